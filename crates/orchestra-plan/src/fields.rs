@@ -290,9 +290,10 @@ impl<'a, 'd> Fields<'a, 'd> {
             return None;
         };
         if let Some((least, most)) = self.declared(key).and_then(|key| key.range)
-            && !(least as f64..=most as f64).contains(&one)
+            && let (least, most) = (least as f64, most as f64)
+            && !(least..=most).contains(&one)
         {
-            self.bad(key, numbers.span, &format!("must be from {least} to {most}"));
+            self.bad(key, numbers.span, &format!("must be from {least:?} to {most:?}"));
             return None;
         }
         Some(At::new(one, numbers.span))

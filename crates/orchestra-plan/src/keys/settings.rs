@@ -2,8 +2,10 @@
 
 use orchestra_core::{Choice as _, SandboxMode};
 
+use crate::key::Key;
 use crate::keys;
-use crate::plan::{LogFormat, OtlpProtocol};
+use crate::plan::TelemetryPlan;
+use crate::settings::Settings as _;
 
 keys! {
     /// `[devices]`
@@ -60,24 +62,7 @@ keys! {
         /// how long a worker of its stages may take to load its model and to warm up
         load_timeout: "duration" = "that of `[limits]`",
     }
-
-    /// `[telemetry]`
-    pub const TELEMETRY {
-        /// address of an OTLP collector: `"http://localhost:4318"`
-        otlp: "text" = "none",
-        /// how the collector is spoken to
-        #[words(OtlpProtocol::WORDS)]
-        protocol: "text" = "by the port",
-        /// share of the items that get a trace; those that failed, were tried again or took longer than `slow` get one always
-        sample: "number, 0 to 1" = "0.01",
-        /// an item that takes longer is traced
-        slow: "duration" = "none",
-        /// how long the end of the run waits for spans that are not made yet, and again for those that are not sent
-        flush_timeout: "duration" = "\"3s\"",
-        /// where the page of metrics is served: `"127.0.0.1:9464"`
-        metrics: "text" = "none",
-        /// lines of the log files
-        #[words(LogFormat::WORDS)]
-        log_format: "text" = "\"text\"",
-    }
 }
+
+/// `[telemetry]`
+pub const TELEMETRY: &[Key] = TelemetryPlan::KEYS;

@@ -5,6 +5,8 @@ use std::time::Duration;
 use orchestra_core::{SandboxMode, choices};
 use serde::Serialize;
 
+use crate::settings;
+
 /// `[limits]`
 #[derive(Debug, Clone, Serialize)]
 pub struct Limits {
@@ -61,23 +63,26 @@ impl MaxFailed {
     }
 }
 
-/// `[telemetry]`
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct TelemetryPlan {
-    /// Address of a collector that takes OTLP, for example `http://localhost:4318`.
-    pub otlp: Option<String>,
-    /// How to send to it; `None`: as the address or the environment suggest.
-    pub protocol: Option<OtlpProtocol>,
-    /// The share of the items that get a trace of their own, 0.0 to 1.0; `None`: one in a hundred.
-    pub sample: Option<f64>,
-    /// Items that take longer are traced whatever the share.
-    pub slow: Option<Duration>,
-    /// How long the end of a run waits for spans that are not made yet, and again for those that are not sent; `None`: some seconds.
-    pub flush_timeout: Option<Duration>,
-    /// Where the page of metrics is served: `HOST:PORT`, or a port of this machine alone.
-    pub metrics: Option<String>,
-    /// What the lines of the log files look like; `None`: text.
-    pub log_format: Option<LogFormat>,
+settings! {
+    /// `[telemetry]`
+    #[derive(Debug, Clone, Default, Serialize)]
+    pub struct TelemetryPlan {
+        /// address of an OTLP collector: `"http://localhost:4318"`
+        otlp: Option<String>,
+        /// how the collector is spoken to
+        protocol: Option<OtlpProtocol> => "by the port",
+        /// share of the items that get a trace; those that failed, were tried again or took longer than `slow` get one always
+        #[range(0, 1)]
+        sample: Option<f64> => "0.01",
+        /// an item that takes longer is traced
+        slow: Option<Duration>,
+        /// how long the end of the run waits for spans that are not made yet, and again for those that are not sent
+        flush_timeout: Option<Duration> => "\"3s\"",
+        /// where the page of metrics is served: `"127.0.0.1:9464"`
+        metrics: Option<String>,
+        /// lines of the log files
+        log_format: Option<LogFormat> => "\"text\"",
+    }
 }
 
 /// How a collector is spoken to.

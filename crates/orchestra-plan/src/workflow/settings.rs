@@ -6,7 +6,7 @@ use super::RawDevices;
 use crate::fields::{At, Fields};
 use crate::keys;
 use crate::plan::{Limits, MaxFailed, TelemetryPlan};
-use crate::settings::Bytes;
+use crate::settings::{Bytes, Settings as _};
 use crate::tree::Value;
 
 pub(super) fn limits(fields: &mut Fields<'_, '_>) -> (Limits, Option<At<u64>>, Option<At<u64>>) {
@@ -77,43 +77,19 @@ pub(super) fn devices(fields: &mut Fields<'_, '_>) -> RawDevices {
 
 pub(super) fn telemetry(fields: &mut Fields<'_, '_>) -> TelemetryPlan {
     let mut f = fields.section("telemetry", keys::TELEMETRY);
-    let otlp = f.string("otlp");
-    if let Some(url) = &otlp
-        && !url.value.starts_with("http://")
+    let plan = TelemetryPlan::read(&mut f).unwrap_or_default();
+    if let (Some(url), Some(entry)) = (&plan.otlp, f.entry("otlp"))
+        && !url.starts_with("http://")
     {
-        f.bad("otlp", url.span, "is no address of a collector")
+        f.bad("otlp", entry.node.span, "is no address of a collector")
             .help("for example otlp = \"http://localhost:4318\"; traces are sent without encryption, so `https://` cannot be used");
     }
-    TelemetryPlan {
-        otlp: otlp.map(|u| u.value),
-        protocol: f.get("protocol"),
-        sample: sample(&mut f),
-        slow: f.duration("slow"),
-        flush_timeout: f.duration("flush_timeout"),
-        metrics: metrics_page(&mut f),
-        log_format: f.get("log_format"),
-    }
-}
-
-fn metrics_page(f: &mut Fields<'_, '_>) -> Option<String> {
-    let address = f.string("metrics")?;
-    let port = address.value.rsplit_once(':').map_or(&address.value[..], |(_, port)| port);
-    if port.parse::<u16>().is_err() || address.value.contains('/') {
-        f.bad("metrics", address.span, "is no address to listen on")
-            .help("HOST:PORT, for example metrics = \"127.0.0.1:9464\" for this machine alone");
-        return None;
-    }
-    Some(address.value)
-}
-
-fn sample(f: &mut Fields<'_, '_>) -> Option<f64> {
-    let share = f.numbers("sample")?;
-    match share.value[..] {
-        [one] if (0.0..=1.0).contains(&one) => Some(one),
-        _ => {
-            f.bad("sample", share.span, "is no share of the items")
-                .help("a number from 0.0 to 1.0: 0.01 traces one item in a hundred, and those that fail or take longer than `slow`");
-            None
+    if let (Some(address), Some(entry)) = (&plan.metrics, f.entry("metrics")) {
+        let port = address.rsplit_once(':').map_or(&address[..], |(_, port)| port);
+        if port.parse::<u16>().is_err() || address.contains('/') {
+            f.bad("metrics", entry.node.span, "is no address to listen on")
+                .help("HOST:PORT, for example metrics = \"127.0.0.1:9464\" for this machine alone");
         }
     }
+    plan
 }
