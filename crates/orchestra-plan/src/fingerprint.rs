@@ -1,73 +1,74 @@
 //! What a resumed run must have in common with the run it continues. Covers what decides results, and nothing else.
 
+use std::path::PathBuf;
+
+use orchestra_core::{Provider, TensorRt};
+use serde_json::{Value as Json, json};
+
 use crate::digest::{digest, hex};
 use crate::iteration;
-use crate::plan::{ColumnRef, Origin, Plan, Shape, SinkPlan};
+use crate::plan::{ColumnRef, ModelPlan, Origin, Plan, SinkPlan, SourcePlan, StagePlan};
 use crate::sinks::FAILURES;
 use crate::workflow::{RawListing, SourceNode};
-use orchestra_core::{Provider, TensorRt};
+
+/// What it is of, and its digest.
+type Digested = (String, String);
 
 /// One entry per source, model, stage and sink of `plan`, in the order of the plan. `sources` are those of the plan, as
 /// written: absolute paths do not count, so that a moved workflow goes on.
-pub(crate) fn fingerprint(plan: &Plan, sources: &[SourceNode]) -> Vec<(String, String)> {
-    let mut entries = Vec::new();
-    for (source, planned) in sources.iter().zip(&plan.sources) {
-        let listing = match &source.listing {
-            Some(RawListing::Paths(patterns)) => {
-                serde_json::json!({ "paths": patterns.iter().map(|p| &p.value).collect::<Vec<_>>() })
-            }
-            Some(RawListing::Manifest { path, root }) => {
-                serde_json::json!({ "manifest": path.value, "root": root.as_ref().map(|r| &r.value) })
-            }
-            Some(RawListing::Generated) | None => serde_json::Value::Null,
-        };
-        let settings = &planned.settings;
-        let digest = if settings.is_null() { digest(&listing) } else { digest(&(listing, settings)) };
-        entries.push((format!("source `{}`", source.name.value), digest));
-        if let Some(decoders) = planned.decoders {
-            entries.push((format!("what decodes source `{}`", source.name.value), decoders.to_owned()));
-        }
-    }
-    for model in &plan.models {
-        let operators: Vec<String> = model.custom_ops.iter().map(|(_, digest)| hex(digest)).collect();
-        let text = (hex(&model.digest), operators);
-        let digest = match &model.tuning.provider {
-            // Other numbers, by more than the last bits.
-            Provider::TensorRt(TensorRt { fp16: true, .. }) => digest(&(text, "f16")),
-            Provider::Cuda | Provider::TensorRt(_) => digest(&text),
-        };
-        entries.push((format!("model `{}`", model.name), digest));
-        // Named beside the model, whose digest they are part of: who changed one of these files has not touched that of the model.
-        if !model.custom_ops.is_empty() {
-            let operators: Vec<String> = model.custom_ops.iter().map(|(_, digest)| hex(digest)).collect();
-            entries
-                .push((format!("`custom_ops` of model `{}`", model.name), crate::digest::digest(&operators)));
-        }
-        if !model.weights.is_empty() {
-            let weights: Vec<String> = model.weights.iter().map(|(_, digest)| hex(digest)).collect();
-            entries.push((
-                format!("external weights of model `{}`", model.name),
-                crate::digest::digest(&weights),
-            ));
-        }
-        entries.push((format!("`tf32` of model `{}`", model.name), model.tf32.to_string()));
-    }
+pub(crate) fn fingerprint(plan: &Plan, sources: &[SourceNode]) -> Vec<Digested> {
+    let sources = sources.iter().zip(&plan.sources).flat_map(|(source, planned)| of_source(source, planned));
+    let models = plan.models.iter().flat_map(of_model);
     // Joins follow from what the others read.
-    for stage in plan.stages.iter().filter(|stage| !stage.is_join()) {
-        let name = |read| name_of(plan, read);
-        let mut text = match &stage.runs {
-            Shape::Batch(batch) => {
-                let inputs: Vec<_> = stage.reads.iter().map(name).collect();
-                let model = &plan.models[batch.model.index()];
-                let mut text = serde_json::json!({ "model": model.name, "inputs": inputs });
-                if let Some(iteration) = &batch.iteration {
-                    text["loop"] = iteration::settings(iteration, model, &batch.outputs);
-                }
-                text
-            }
-            Shape::Map(_) | Shape::Fold(_) => stage.settings.clone(),
-        };
-        if let (serde_json::Value::Object(text), None) = (&mut text, stage.batch()) {
+    let stages = plan.stages.iter().filter(|stage| !stage.is_join()).flat_map(|stage| of_stage(plan, stage));
+    let sinks = plan.sinks.iter().map(|sink| of_sink(plan, sink));
+    sources.chain(models).chain(stages).chain(sinks).collect()
+}
+
+fn of_source(source: &SourceNode, planned: &SourcePlan) -> Vec<Digested> {
+    let listing = match &source.listing {
+        Some(RawListing::Paths(patterns)) => {
+            json!({ "paths": patterns.iter().map(|p| &p.value).collect::<Vec<_>>() })
+        }
+        Some(RawListing::Manifest { path, root }) => {
+            json!({ "manifest": path.value, "root": root.as_ref().map(|r| &r.value) })
+        }
+        Some(RawListing::Generated) | None => Json::Null,
+    };
+    let (name, settings) = (&source.name.value, &planned.settings);
+    let digest = if settings.is_null() { digest(&listing) } else { digest(&(listing, settings)) };
+    let decoders =
+        planned.decoders.map(|decoders| (format!("what decodes source `{name}`"), decoders.to_owned()));
+    [(format!("source `{name}`"), digest)].into_iter().chain(decoders).collect()
+}
+
+fn of_model(model: &ModelPlan) -> Vec<Digested> {
+    let name = &model.name;
+    let digests = |files: &[(PathBuf, [u8; 32])]| -> Vec<String> {
+        files.iter().map(|(_, digest)| hex(digest)).collect()
+    };
+    let text = (hex(&model.digest), digests(&model.custom_ops));
+    let all = match &model.tuning.provider {
+        // Other numbers, by more than the last bits.
+        Provider::TensorRt(TensorRt { fp16: true, .. }) => digest(&(text, "f16")),
+        Provider::Cuda | Provider::TensorRt(_) => digest(&text),
+    };
+    let mut entries = vec![(format!("model `{name}`"), all)];
+    // Named beside the model, whose digest they are part of: who changed one of these files has not touched that of the model.
+    for (what, files) in [("`custom_ops`", &model.custom_ops), ("external weights", &model.weights)] {
+        if !files.is_empty() {
+            entries.push((format!("{what} of model `{name}`"), digest(&digests(files))));
+        }
+    }
+    entries.push((format!("`tf32` of model `{name}`"), model.tf32.to_string()));
+    entries
+}
+
+fn of_stage(plan: &Plan, stage: &StagePlan) -> Vec<Digested> {
+    let reads = || -> Vec<_> { stage.reads.iter().map(|read| name_of(plan, read)).collect() };
+    let Some(batch) = stage.batch() else {
+        let mut text = stage.settings.clone();
+        if let Json::Object(text) = &mut text {
             let from: Vec<&str> = stage.from.iter().map(|from| plan.name_of(*from)).collect();
             match from[..] {
                 [one] => text.insert("from".into(), one.into()),
@@ -75,36 +76,39 @@ pub(crate) fn fingerprint(plan: &Plan, sources: &[SourceNode]) -> Vec<(String, S
             };
             // Which columns, and what they are called: where the name of a stage alone does not say it.
             if stage.from.len() > 1 || stage.from.iter().any(|from| plan.gives(*from).whole().count() > 1) {
-                let reads: Vec<_> = stage.reads.iter().map(name).collect();
-                text.insert("reads".into(), serde_json::json!(reads));
-                text.insert("gives".into(), serde_json::json!(stage.gives.to_string()));
+                text.insert("reads".into(), json!(reads()));
+                text.insert("gives".into(), json!(stage.gives.to_string()));
             }
         }
-        entries.push((format!("stage `{}`", stage.name), digest(&text)));
-        // What an item has alone may be more than its row of a batch, or another one where the model lets items change each other.
-        if let Some(batch) = stage.batch() {
-            let is_one = (batch.max_batch == 1).to_string();
-            entries.push((format!("`batch.max = 1` of stage `{}`", stage.name), is_one));
+        return vec![(format!("stage `{}`", stage.name), digest(&text))];
+    };
+    let model = &plan.models[batch.model.index()];
+    let mut text = json!({ "model": model.name, "inputs": reads() });
+    if let Some(iteration) = &batch.iteration {
+        text["loop"] = iteration::settings(iteration, model, &batch.outputs);
+    }
+    // What an item has alone may be more than its row of a batch, or another one where the model lets items change each other.
+    let is_one = (batch.max_batch == 1).to_string();
+    vec![
+        (format!("stage `{}`", stage.name), digest(&text)),
+        (format!("`batch.max = 1` of stage `{}`", stage.name), is_one),
+    ]
+}
+
+fn of_sink(plan: &Plan, sink: &SinkPlan) -> Digested {
+    let place = sink.place();
+    let path = place.strip_prefix(&plan.output).unwrap_or(&place);
+    let from = match &sink.from[..] {
+        [] => FAILURES.into(),
+        [one] if is_all_of(plan, sink, *one) => plan.name_of(*one).into(),
+        _ => {
+            let columns = sink.columns.iter().zip(&sink.reads);
+            json!(columns.map(|(column, read)| (column, name_of(plan, read))).collect::<Vec<_>>())
         }
-    }
-    for sink in &plan.sinks {
-        let place = sink.place();
-        let path = place.strip_prefix(&plan.output).unwrap_or(&place);
-        let from = match &sink.from[..] {
-            [] => FAILURES.into(),
-            [one] if is_all_of(plan, sink, *one) => plan.name_of(*one).into(),
-            _ => {
-                let columns = sink.columns.iter().zip(&sink.reads);
-                serde_json::json!(
-                    columns.map(|(column, read)| (column, name_of(plan, read))).collect::<Vec<_>>()
-                )
-            }
-        };
-        let text = serde_json::json!({ "from": from, "path": path, "ordered": sink.ordered });
-        let text = if sink.encoder.is_json_lines() { text } else { serde_json::json!([text, sink.kind]) };
-        entries.push((format!("sink `{}`", sink.name), digest(&text)));
-    }
-    entries
+    };
+    let text = json!({ "from": from, "path": path, "ordered": sink.ordered });
+    let text = if sink.encoder.is_json_lines() { text } else { json!([text, sink.kind]) };
+    (format!("sink `{}`", sink.name), digest(&text))
 }
 
 /// Whether the records of a sink are the rows of one stage, as they are.
