@@ -39,6 +39,7 @@ pub mod pixel_placement;
 pub mod probing;
 pub mod program;
 pub mod restart;
+pub mod row_bytes;
 pub mod sandbox;
 pub mod session_tuning;
 pub mod shapes;

@@ -1,15 +1,13 @@
 //! `op = "concat"`: rows as bytes, and back, or joined to one. The runtime brings them into the order of the items.
 
 use std::collections::BTreeMap;
-use std::mem;
-use std::sync::Arc;
 
-use bincode::{Decode, Encode};
 use orchestra_core::DType;
-use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, Value};
+use orchestra_core::data::{OwnedValue, Refusal, Value};
+use orchestra_core::row_bytes::{StoredValue, read, write};
 use orchestra_core::shapes::{InOrder, ItemInfo, Join, Reduce, ReducedRow, Reduction};
 
-use super::merged::{By, RowKey, decode, encode};
+use super::merged::{By, RowKey};
 use crate::sources::reading::limits::LARGEST_TENSOR;
 
 /// Keeps each row with the name of its item.
@@ -41,10 +39,9 @@ impl Reduce for Concat {
         {
             return Err(Refusal::missing(name));
         }
-        let values: OwnedRow = row.iter().map(OwnedValue::copy_of).collect::<Result<_, _>>()?;
-        let stored = (item.name, stored(&values)?);
-        encode(&stored, out)?;
-        key.map_or(Ok(()), |key| encode(&key, out))
+        let values: Vec<StoredValue<'_>> = row.iter().map(StoredValue::of).collect::<Result<_, _>>()?;
+        write(&(item.name, values), out)?;
+        key.map_or(Ok(()), |key| write(&key, out))
     }
 
     fn reduction(&self) -> Reduction<'_> {
@@ -54,8 +51,8 @@ impl Reduce for Concat {
 
 impl InOrder for Concat {
     fn row(&self, contribution: &[u8]) -> Result<ReducedRow, Refusal> {
-        let ((item, values), _): ((String, Vec<Stored>), usize) = decode(contribution)?;
-        Ok(ReducedRow { item, values: values.into_iter().map(Stored::value).collect() })
+        let ((item, values), _): ((String, Vec<StoredValue<'_>>), usize) = read(contribution)?;
+        Ok(ReducedRow { item, values: values.into_iter().map(StoredValue::into_value).collect() })
     }
 
     fn join(&self) -> Option<Box<dyn Join>> {
@@ -85,13 +82,13 @@ struct JoinedTensor {
 
 impl Join for Joined {
     fn add(&mut self, contribution: &[u8]) -> Result<(), Refusal> {
-        let ((item, values), used): ((String, Vec<Stored>), usize) = decode(contribution)?;
-        let (key, _): (RowKey, usize) = decode(&contribution[used..])?;
+        let ((item, values), used): ((String, Vec<StoredValue<'_>>), usize) = read(contribution)?;
+        let (key, _): (RowKey, usize) = read(&contribution[used..])?;
         let columns = self.groups.entry(key).or_default();
         let is_first = columns.is_empty();
         self.bytes.resize(values.len(), 0);
         for (at, value) in values.into_iter().enumerate() {
-            let Stored::Tensor { name, dtype, shape, mut data } = value else {
+            let StoredValue::Tensor { name, dtype, shape, data } = value else {
                 return Err(Refusal::result("internal error: what is joined is no tensor; this is a bug"));
             };
             // A number without dimensions is an array of one.
@@ -103,7 +100,7 @@ impl Join for Joined {
                 )));
             }
             if is_first {
-                let (inner, data) = (inner.to_vec(), mem::take(&mut data));
+                let (name, inner, data) = (name.into_owned(), inner.to_vec(), data.into_owned());
                 columns.push(JoinedTensor { name, dtype, len, inner, data });
                 continue;
             }
@@ -116,7 +113,7 @@ impl Join for Joined {
                 )));
             }
             column.len += len;
-            column.data.append(&mut data);
+            column.data.extend_from_slice(&data);
         }
         Ok(())
     }
@@ -133,57 +130,6 @@ impl Join for Joined {
             values: columns.into_iter().map(tensor).collect(),
         };
         Ok(self.groups.into_iter().map(row).collect())
-    }
-}
-
-#[derive(Encode, Decode)]
-enum Stored {
-    Tensor { name: String, dtype: DType, shape: Vec<usize>, data: Vec<u8> },
-    Labels(Vec<(String, u32, f32)>),
-    Text(String),
-    Bytes(Vec<u8>),
-    List(Vec<Vec<Stored>>),
-    Missing(String),
-}
-
-fn stored(row: &OwnedRow) -> Result<Vec<Stored>, Refusal> {
-    let of = |value: &OwnedValue| {
-        Ok(match value {
-            OwnedValue::Tensor { name, dtype, shape, data } => {
-                let (name, shape, data) = (name.to_string(), shape.to_vec(), data.to_vec());
-                Stored::Tensor { name, dtype: *dtype, shape, data }
-            }
-            OwnedValue::Labels(labels) => Stored::Labels(
-                labels.iter().map(|(label, class, score)| (label.to_string(), *class, *score)).collect(),
-            ),
-            OwnedValue::Text(text) => Stored::Text(text.to_string()),
-            OwnedValue::Bytes(bytes) => Stored::Bytes(bytes.to_vec()),
-            OwnedValue::List(rows) => Stored::List(rows.iter().map(stored).collect::<Result<_, _>>()?),
-            OwnedValue::Missing(name) => Stored::Missing(name.to_string()),
-            OwnedValue::Picture(_) => {
-                return Err(Refusal::result("internal error: a picture cannot be kept; this is a bug"));
-            }
-        })
-    };
-    row.iter().map(of).collect()
-}
-
-impl Stored {
-    fn value(self) -> OwnedValue {
-        match self {
-            Stored::Tensor { name, dtype, shape, data } => {
-                OwnedValue::Tensor { name: name.into(), dtype, shape: shape.into(), data: data.into() }
-            }
-            Stored::Labels(labels) => OwnedValue::Labels(
-                labels.into_iter().map(|(label, class, score)| (Arc::from(label), class, score)).collect(),
-            ),
-            Stored::Text(text) => OwnedValue::Text(text.into()),
-            Stored::Bytes(bytes) => OwnedValue::Bytes(bytes.into()),
-            Stored::Missing(name) => OwnedValue::Missing(name.into()),
-            Stored::List(rows) => OwnedValue::List(
-                rows.into_iter().map(|row| row.into_iter().map(Stored::value).collect()).collect(),
-            ),
-        }
     }
 }
 

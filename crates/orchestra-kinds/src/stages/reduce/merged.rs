@@ -6,6 +6,7 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::{
     Column, ColumnType, OwnedValue, Refusal, Schema, TensorView, Value, fixed_tensor,
 };
+use orchestra_core::row_bytes::{read, write};
 use orchestra_core::shapes::{ItemInfo, Merge, MergeState, Reduce, ReducedRow, Reduction};
 use orchestra_core::{DType, Element, ItemId, TensorSpec};
 use orchestra_plan::choices;
@@ -123,7 +124,7 @@ impl By {
 impl Reduce for Reduced {
     /// The key, and behind it the elements of the row as they are; or the cell of all of them.
     fn contribute(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
-        encode(&self.by.key(&self.stage, item, row.get(1))?, out)?;
+        write(&self.by.key(&self.stage, item, row.get(1))?, out)?;
         let (Some(op), Some(value)) = (&self.op, row.first()) else { return Ok(()) };
         value.with_tensor(|view| {
             for (place, bytes) in view.data.chunks_exact(view.dtype.size_bytes()).enumerate() {
@@ -158,7 +159,7 @@ impl Reduced {
                 let mut cell = op.cell(view.dtype);
                 let elements = view.data.chunks_exact(view.dtype.size_bytes());
                 elements.for_each(|bytes| op.add(&mut cell, Element::read(view.dtype, bytes)));
-                encode(&cell, out)
+                write(&cell, out)
             }
         }
     }
@@ -166,7 +167,7 @@ impl Reduced {
 
 impl Merge for Reduced {
     fn state<'a>(&'a self, saved: Option<&[u8]>) -> Result<Box<dyn MergeState + 'a>, Refusal> {
-        let groups = saved.map_or(Ok((BTreeMap::new(), 0)), decode)?.0;
+        let groups = saved.map_or(Ok((BTreeMap::new(), 0)), read)?.0;
         Ok(Box::new(State { of: self, groups }))
     }
 }
@@ -188,7 +189,7 @@ struct State<'a> {
 
 impl MergeState for State<'_> {
     fn add(&mut self, item: ItemId, contribution: &[u8]) -> Result<(), Refusal> {
-        let (key, used): (RowKey, usize) = decode(contribution)?;
+        let (key, used): (RowKey, usize) = read(contribution)?;
         let (rest, item) = (&contribution[used..], (item.source.0, item.index));
         let (of, op) = (self.of, self.of.op.as_ref());
         let group = self.groups.entry(key).or_insert_with(|| Group {
@@ -211,7 +212,7 @@ impl MergeState for State<'_> {
                     .for_each(|(cell, bytes)| op.add(cell, Element::read(of.dtype, bytes)));
             }
             (Some(_), Over::Elements) => {
-                let (other, _): (Cell, usize) = decode(rest)?;
+                let (other, _): (Cell, usize) = read(rest)?;
                 group.cells.iter_mut().for_each(|cell| cell.merge(&other));
             }
         }
@@ -220,7 +221,7 @@ impl MergeState for State<'_> {
 
     fn save(&self) -> Result<Vec<u8>, Refusal> {
         let mut out = Vec::new();
-        encode(&self.groups, &mut out)?;
+        write(&self.groups, &mut out)?;
         Ok(out)
     }
 
@@ -274,19 +275,6 @@ impl Reduced {
 
 fn tensor(name: &str, dtype: DType, shape: Vec<usize>, data: Vec<u8>) -> OwnedValue {
     OwnedValue::Tensor { name: name.into(), dtype, shape: shape.into(), data: data.into() }
-}
-
-pub fn encode(value: &impl Encode, out: &mut Vec<u8>) -> Result<(), Refusal> {
-    let encoded = bincode::encode_into_std_write(value, out, bincode::config::standard());
-    encoded
-        .map(drop)
-        .map_err(|error| Refusal::result(format!("what is kept of it cannot be written: {error}")))
-}
-
-/// The value at the beginning of what [`encode`] wrote, and how many bytes it has.
-pub fn decode<T: Decode<()>>(bytes: &[u8]) -> Result<(T, usize), Refusal> {
-    bincode::decode_from_slice(bytes, bincode::config::standard())
-        .map_err(|error| Refusal::result(format!("what was kept of the rows is damaged: {error}")))
 }
 
 #[cfg(test)]
