@@ -30,11 +30,17 @@ const WITHOUT_KINDS: [&str; 4] = [
 ];
 
 /// Where these have the name of a kind between quotes: the file, the name, and what it is there.
-const NO_KINDS: [(&str, &str, &str); 10] = [
+const NO_KINDS: [(&str, &str, &str); 16] = [
     ("crates/orchestra-cli/src/doctor/cuda.rs", "cuda", "a finding of `doctor`"),
     ("crates/orchestra-plan/src/devices.rs", "cuda", "a device"),
     ("crates/orchestra-plan/src/graph.rs", "csv", "help"),
     ("crates/orchestra-plan/src/graph.rs", "jsonl", "help"),
+    ("crates/orchestra-plan/src/requests.rs", "request", "help"),
+    ("crates/orchestra-plan/src/requests.rs", "reply", "help"),
+    ("crates/orchestra-plan/src/requests.rs", "jsonl", "help"),
+    ("crates/orchestra-runtime/src/requests/flow.rs", "request", "help"),
+    ("crates/orchestra-runtime/src/start/error.rs", "images", "help"),
+    ("crates/orchestra-runtime/src/start/error.rs", "jsonl", "help"),
     ("crates/orchestra-plan/src/keys/workers.rs", "cuda", "a word of `provider`"),
     ("crates/orchestra-plan/src/workflow/tasks.rs", "python", "a program, in help"),
     ("crates/orchestra-plan/src/tasks/rows.rs", "csv", "the end of the name of a table"),

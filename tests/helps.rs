@@ -299,3 +299,18 @@ fn check_and_plan_say_how_many_items_there_are_and_what_each_is() {
         assert!(planned.must_exit(0).stdout.contains(&format!("source s: {says}")), "{}", planned.stdout);
     }
 }
+
+#[test]
+fn a_file_whose_items_are_requests_is_planned_and_no_run_is_made_of_it() {
+    let place = Workplace::new();
+    let text = "version = 1\n[sources.s]\nkind = \"request\"\ncolumns = { n = \"i64\" }\n[stages.t]\nkind = \"select\"\nfrom = \"s\"\n\
+                columns = { m = \"n + n\" }\n[sinks.o]\nkind = \"reply\"\nfrom = \"t\"\n";
+    fs::write(place.workflow(), text).unwrap();
+    let planned = place.start_command(&["plan", place.workflow().to_str().unwrap()]).wait();
+    let planned = &planned.must_exit(0).stdout;
+    assert!(planned.contains("source s: requests, each one number (`n`, i64)"), "{planned}");
+    assert!(planned.contains("sink o <- t: the one who asked"), "{planned}");
+    let says = ["items of source `s` are requests", "docs/guide/library.md", "kind = \"images\""];
+    place.run(&[]).must_exit(78).must_say(&says);
+    assert!(!place.out().exists(), "nothing is written");
+}

@@ -1,6 +1,7 @@
 //! The table of kills: in each shape of a workflow, each process that it has is killed at each moment, and every item still ends once, with what is its
 //! own. Moments are events of the run: it stands at the gate of a model, has so many results, or is about to write. The full size has storms by the
-//! clock as well. `part_kills.rs` aims between files of many rows, `crates/orchestra/tests/it/kill_points.rs` between words of the protocol.
+//! clock as well. `part_kills.rs` aims between files of many rows, `crates/orchestra/tests/audited/kill_points.rs` between words of the protocol;
+//! the shape `flow`, whose items are requests, has its test beside that, in `flow.rs`.
 
 mod bucket;
 mod judge;
@@ -62,7 +63,7 @@ struct Row {
 }
 
 #[rustfmt::skip]
-const TABLE: [Row; 10] = [
+const TABLE: [Row; 11] = [
     Row { shape: "plain",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "parts",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "joins",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
@@ -72,6 +73,7 @@ const TABLE: [Row; 10] = [
     Row { shape: "loop",    worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "bucket",  worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "python",  worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
+    Row { shape: "flow",    worker: ALL,      loader: ALL, parent: none("it is the program that asks"), keeper: NO_KEEPER },
     Row { shape: "tasks",   worker: NO_MODEL, loader: none("its rows are few: a command makes them"), parent: ALL,
           keeper: Cell { moments: &[Reading, MidBatch, Ending], why_no_other: "it ends before its command counts" } },
 ];

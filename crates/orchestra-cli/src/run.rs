@@ -291,7 +291,8 @@ pub fn not_started(error: StartRunError) -> Failed {
         StartRunError::Listing { error, .. } if !error.is_of_source() => ExitCode::TryAgain,
         StartRunError::Bucket { error, .. } if !error.is_of_source() => ExitCode::TryAgain,
         StartRunError::Bucket { .. } | StartRunError::Taken { .. } => ExitCode::BadFile,
-        StartRunError::Changed { .. }
+        StartRunError::Asked(_)
+        | StartRunError::Changed { .. }
         | StartRunError::Listing { .. }
         | StartRunError::Unreadable { .. }
         | StartRunError::Sealed(_) => ExitCode::BadFile,

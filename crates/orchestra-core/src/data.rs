@@ -121,6 +121,27 @@ impl ColumnType {
     }
 }
 
+impl ColumnType {
+    /// Whether a value can be one of this column.
+    #[must_use]
+    pub fn fits(&self, value: &OwnedValue) -> bool {
+        let is_dim = |(dim, n): (&Dim, &usize)| dim.fixed().is_none_or(|fixed| fixed == *n);
+        match (self, value) {
+            (ColumnType::Optional(_), OwnedValue::Missing(_)) => true,
+            (ColumnType::Optional(of), value) => of.fits(value),
+            (ColumnType::Tensor(spec), OwnedValue::Tensor { dtype, shape, data, .. }) => {
+                let elements = shape.iter().try_fold(1_usize, |n, dim| n.checked_mul(*dim));
+                *dtype == spec.dtype
+                    && spec.row.len() == shape.len()
+                    && spec.row.iter().zip(&**shape).all(is_dim)
+                    && elements.and_then(|n| n.checked_mul(dtype.size_bytes())) == Some(data.len())
+            }
+            (ColumnType::Text, OwnedValue::Text(_)) | (ColumnType::Bytes(_), OwnedValue::Bytes(_)) => true,
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for ColumnType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -404,6 +425,13 @@ impl OwnedValue {
     pub fn with<R>(&self, show: impl FnOnce(Value<'_>) -> R) -> R {
         show(self.borrowed(&self.labels()))
     }
+}
+
+/// Shows the values of a row that owns them.
+pub fn with_values(row: &[OwnedValue], show: &mut dyn FnMut(&[Value<'_>])) {
+    let labels: Vec<Vec<Label<'_>>> = row.iter().map(OwnedValue::labels).collect();
+    let values: Vec<Value<'_>> = row.iter().zip(&labels).map(|(value, of)| value.borrowed(of)).collect();
+    show(&values);
 }
 
 /// Why a value cannot be made of an item.

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
+use serde::Serialize;
 
 use crate::collect::Part;
 use crate::data::{OwnedRow, Refusal, Value};
@@ -272,6 +273,16 @@ pub trait FetchRun: Send {
     fn left_out(&self) -> Vec<(LeftOut, u64)> {
         Vec::new()
     }
+}
+
+/// What a request brings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestItem {
+    /// Bytes, which the fetch of the source reads as it would read those of a file.
+    File,
+    /// The columns of the item.
+    Row,
 }
 
 /// What a record says of its item.

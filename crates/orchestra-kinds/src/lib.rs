@@ -11,6 +11,7 @@ mod stages;
 
 use std::sync::Arc;
 
+pub use sinks::reply::{Reply, read_reply, reply_json};
 pub use sinks::shared::read_back::read_lines;
 
 use orchestra_plan::{Kinds, Typed};
@@ -29,6 +30,7 @@ pub fn builtin() -> Kinds {
             Arc::new(Typed::<sources::zip::Zip>::kind()),
             Arc::new(Typed::<sources::range::Range>::kind()),
             Arc::new(Typed::<sources::random::Random>::kind()),
+            Arc::new(Typed::<sources::request::Request>::kind()),
         ],
         stages: vec![
             Arc::new(Typed::<stages::image::Image>::kind()),
@@ -60,6 +62,7 @@ pub fn builtin() -> Kinds {
             Arc::new(Typed::<sinks::npy::Npy>::kind()),
             Arc::new(Typed::<sinks::parquet::Parquet>::kind()),
             Arc::new(Typed::<sinks::tar::Tar>::kind()),
+            Arc::new(Typed::<sinks::reply::Reply>::kind()),
         ],
     }
 }

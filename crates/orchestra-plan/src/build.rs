@@ -14,8 +14,9 @@ use crate::place::place;
 use crate::plan::{Plan, TaskPlan, TasksPlan};
 use crate::rules::read_outputs::keep_read_outputs;
 use crate::tasks::{self, Instance, Late};
+use crate::tree::Table;
 use crate::workflow::{self, Workflow};
-use crate::{connect, graph, sinks, sources, tree, variables};
+use crate::{connect, graph, requests, sinks, sources, tree, variables};
 
 /// What the command line changes about a plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -38,12 +39,36 @@ pub struct PlanOptions {
 /// error and nothing is left open; all errors that can be found are found at once.
 #[must_use]
 pub fn plan(text: &str, file: &Path, options: &PlanOptions, host: &dyn Host) -> (Option<Plan>, Diagnostics) {
-    let diags = Diagnostics::new(&file.display().to_string(), text);
+    let mut diags = Diagnostics::new(&file.display().to_string(), text);
+    match tree::parse(text, &mut diags) {
+        Some(tables) => plan_with(tables, file, options, host, diags),
+        None => (None, diags),
+    }
+}
+
+/// Plans a workflow that a program has made: the tables that its file would have. Messages name `file`, which need not be there.
+#[must_use]
+pub fn plan_tables(
+    tables: Table,
+    file: &Path,
+    options: &PlanOptions,
+    host: &dyn Host,
+) -> (Option<Plan>, Diagnostics) {
+    plan_with(tables, file, options, host, Diagnostics::new(&file.display().to_string(), ""))
+}
+
+fn plan_with(
+    tables: Table,
+    file: &Path,
+    options: &PlanOptions,
+    host: &dyn Host,
+    diags: Diagnostics,
+) -> (Option<Plan>, Diagnostics) {
     let file = absolute(file);
     let folder = file.parent().unwrap_or(Path::new("/")).to_owned();
     let output = options.output.as_deref().map_or_else(|| folder.join("out"), absolute);
     let mut cx = Cx { host, folder, output, diags, reasons: Vec::new() };
-    let plan = plan_file(text, &file, options, &mut cx);
+    let plan = plan_file(tables, &file, options, &mut cx);
     if plan.is_err() && !cx.diags.has_errors() && !cx.diags.is_open() {
         cx.error(None, "the workflow cannot be planned, and no step said why: this is a bug of orchestra");
     }
@@ -51,8 +76,7 @@ pub fn plan(text: &str, file: &Path, options: &PlanOptions, host: &dyn Host) -> 
     if cx.diags.has_errors() { (None, cx.diags) } else { (plan.ok(), cx.diags) }
 }
 
-fn plan_file(text: &str, file: &Path, options: &PlanOptions, cx: &mut Cx<'_>) -> Result<Plan, Reported> {
-    let mut tree = tree::parse(text, &mut cx.diags).ok_or(Reported)?;
+fn plan_file(mut tree: Table, file: &Path, options: &PlanOptions, cx: &mut Cx<'_>) -> Result<Plan, Reported> {
     for (key, value) in &options.set {
         tree::set(&mut tree, key, value, &mut cx.diags);
     }
@@ -78,6 +102,7 @@ fn plan_file(text: &str, file: &Path, options: &PlanOptions, cx: &mut Cx<'_>) ->
     }
     graph::resolve(&mut workflow, cx);
     connect::connect(&mut workflow, cx);
+    requests::check(&workflow, cx);
     keep_read_outputs(&mut workflow, cx);
     let devices = match &mut devices {
         Ok(devices) => place(&mut workflow, devices, tasks.as_ref().ok(), cx),

@@ -175,6 +175,7 @@ fn connect_sink(workflow: &Workflow, sink: &SinkNode, cx: &mut Cx<'_>) -> Result
         part_files: parts_of(sink, path),
         bucket: bucket_of(sink),
         ordered: sink.ordered,
+        replies: sink.replies(),
         encoder,
     })
 }

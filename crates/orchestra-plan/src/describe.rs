@@ -123,6 +123,7 @@ pub fn items_in_words(source: &SourcePlan) -> String {
     match source.n_items {
         Some(KnownItems::All(n)) => format!("{}, each {each}", items(n)),
         Some(KnownItems::OfFirst(n)) => format!("{} in its first file, each {each}", items(n)),
+        None if source.request.is_some() => format!("requests, each {each}"),
         None => format!("each {each}"),
     }
 }

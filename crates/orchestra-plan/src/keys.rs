@@ -66,4 +66,10 @@ keys! {
         /// records in the order of the source
         ordered: "true or false" = "false",
     }
+
+    /// A sink that writes no file, beside `kind`.
+    pub const REPLY {
+        /// the stages whose results go back to the one who asked, or `stage.column` for one of their columns
+        from: "text or list" = "required",
+    }
 }

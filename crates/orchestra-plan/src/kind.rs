@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::data::{Column, Schema};
-use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, KindSettings, Map, Reduce, map_of};
+use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, KindSettings, Map, Reduce, RequestItem, map_of};
 use orchestra_core::{ImageSpec, TensorSpec};
 use orchestra_store::{Expand, ItemEntry, ListError, ObjectOutput, ObjectStore};
 use serde_json::Value as Json;
@@ -91,6 +91,8 @@ pub struct SourceContext<'a, 'd> {
     pub host: &'a dyn Files,
     /// A kind that knows it says how many items the first file has, or the source where it has no files.
     pub n_items: Option<u64>,
+    /// A kind whose items are requests, and none of a list, says what each brings. Such a kind has no files.
+    pub request: Option<RequestItem>,
 }
 
 impl SourceContext<'_, '_> {
@@ -337,6 +339,8 @@ pub enum Writes {
     FileEach,
     /// Many to a numbered file, which is there once it is whole: the encoder has [`Encoder::part_files`].
     PartFiles,
+    /// None: each goes back to the one who asked for its item.
+    Reply,
 }
 
 /// Reads a file of a sink, and calls `each` with source and index of each record, in their order. An error says what is wrong with the file.
@@ -356,7 +360,7 @@ pub trait SinkKind: Send + Sync {
     fn name(&self) -> &'static str;
     /// What it writes, in a sentence.
     fn about(&self) -> &'static str;
-    /// What the names of its files end with, without the dot.
+    /// What the names of its files end with, without the dot; nothing where it writes none.
     fn extension(&self) -> &'static str;
     /// How its records are written.
     fn writes(&self) -> Writes {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use orchestra_core::data::{Column, ColumnType, Schema};
-use orchestra_core::shapes::{Fetch, Reduce};
+use orchestra_core::shapes::{Fetch, Reduce, RequestItem};
 use orchestra_core::{DeviceKind, PipelineId, PixelInput, Provider, SinkId, SourceId, StageId};
 use orchestra_store::Expand;
 use serde::Serialize;
@@ -137,6 +137,11 @@ impl Plan {
         pipeline.linear.filter(|sink| self.sinks[sink.index()].home == origin)
     }
 
+    /// The source whose items are requests, if the file has such: then all have, and all records are replies.
+    pub fn asked(&self) -> Option<&SourcePlan> {
+        self.sources.iter().find(|source| source.request.is_some())
+    }
+
     /// Whether every model runs on the cores.
     pub fn is_on_cpu(&self) -> bool {
         self.devices.iter().all(|device| device.spec.kind == DeviceKind::Cpu)
@@ -243,6 +248,9 @@ pub struct SourcePlan {
     /// How many items it has, as far as its kind knows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub n_items: Option<KnownItems>,
+    /// Its items are requests, which each bring this: nothing is listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<RequestItem>,
     /// The columns of an item.
     pub gives: Schema,
     /// Reads an item.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json, json};
 use crate::key::Key;
 use crate::keys;
 use crate::kind::Kinds;
-use crate::workflow::declared;
+use crate::workflow::{declared, keys_of_sink};
 
 /// A text with a variable in it may stand for a value of any type.
 const VARIABLE: &str = r"\$\{";
@@ -37,7 +37,7 @@ pub fn workflow_schema(kinds: &Kinds) -> Json {
     let sinks = kinds.sinks.iter().map(|kind| KindTable {
         name: kind.name(),
         about: kind.about(),
-        keys: declared(keys::SINK, kind.keys()),
+        keys: declared(keys_of_sink(&**kind), kind.keys()),
     });
     let mut definitions = Map::new();
     let mut properties = properties_of(keys::TOP_LEVEL);

@@ -11,13 +11,12 @@ use orchestra_store::is_url;
 use crate::cx::Cx;
 use crate::diagnostics::Reported;
 use crate::fields::{At, Fields};
-use crate::keys;
 use crate::kind::{Input, Writes};
 use crate::nearest::list;
 use crate::part_names::PartFilesPlan;
 use crate::plan::{BucketPlan, TASKS_FOLDER};
 use crate::store_parts::RecordParts;
-use crate::workflow::{SinkNode, declared};
+use crate::workflow::{SinkNode, declared, keys_of_sink};
 
 /// Names in the output folder that the run itself uses; no sink may lie at or below them.
 pub const RESERVED: [&str; 5] =
@@ -49,7 +48,7 @@ pub(crate) fn find_files(sinks: &mut [SinkNode], cx: &mut Cx<'_>) {
     }
     for (later, sink) in sinks.iter().enumerate() {
         let (Some(path), Some(written)) = (&sink.file, &sink.path) else { continue };
-        for before in &sinks[..later] {
+        for before in sinks[..later].iter().filter(|before| !before.replies()) {
             let Some(other) = &before.file else { continue };
             let both = format!("sinks `{}` and `{}`", before.name.value, sink.name.value);
             // A sink whose records are files has the whole folder.
@@ -102,7 +101,7 @@ fn parts_end_with(sink: &SinkNode) -> Option<&'static str> {
     match (kind.writes(), writes_to_store(sink)) {
         (Writes::PartFiles, _) | (Writes::Append, true) => Some(kind.extension()),
         (Writes::FileEach, true) => Some(BUNDLE),
-        (Writes::Append | Writes::FileEach, false) => None,
+        (Writes::Append | Writes::FileEach, false) | (Writes::Reply, _) => None,
     }
 }
 
@@ -114,7 +113,7 @@ pub(crate) fn parts_of(sink: &SinkNode, path: &Path) -> Option<PartFilesPlan> {
 /// The encoder of a sink; one of parts where it writes to a store and its kind makes none.
 pub(crate) fn encoder(sink: &SinkNode, input: &Input, cx: &mut Cx<'_>) -> Result<Arc<dyn Encoder>, Reported> {
     let kind = sink.kind.as_ref().ok_or(Reported)?;
-    let (what, keys) = (format!("sink `{}`", sink.name.value), declared(keys::SINK, kind.keys()));
+    let (what, keys) = (format!("sink `{}`", sink.name.value), declared(keys_of_sink(&**kind), kind.keys()));
     let mut fields = Fields::again(what, sink.name.span, &sink.table, &keys, &mut cx.diags);
     let encoder = kind.connect(input, &mut fields).ok_or(Reported)?;
     let rows = sink.rows_per_file.as_ref().map(|rows| rows.value);
@@ -191,6 +190,9 @@ fn check_prefixes(sinks: &[SinkNode], cx: &mut Cx<'_>) {
 }
 
 fn find_file(sink: &SinkNode, cx: &mut Cx<'_>) -> Result<PathBuf, Reported> {
+    if sink.replies() {
+        return Ok(PathBuf::new());
+    }
     let written = sink.path.as_ref().ok_or(Reported)?;
     if is_url(&written.value) {
         return check_url(sink, written, cx);
@@ -222,7 +224,7 @@ fn find_file(sink: &SinkNode, cx: &mut Cx<'_>) -> Result<PathBuf, Reported> {
                 if path.extension().is_some_and(|e| e == extension) { path.with_extension("") } else { path };
             path = PartFilesPlan { stem, extension }.glob();
         }
-        Some((Writes::Append, _)) | None => {}
+        Some((Writes::Append | Writes::Reply, _)) | None => {}
     }
     Ok(path)
 }

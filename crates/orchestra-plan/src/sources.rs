@@ -47,9 +47,10 @@ pub(crate) fn connect(source: &SourceNode, limits: &Limits, cx: &mut Cx<'_>) -> 
     let keys = declared(keys::SOURCE, kind.keys());
     let fields = Fields::again(what, source.name.span, &source.table, &keys, diags);
     let host = cx.host;
-    let mut context = SourceContext { fields, first: first.as_ref(), urls, limits, host, n_items: None };
+    let mut context =
+        SourceContext { fields, first: first.as_ref(), urls, limits, host, n_items: None, request: None };
     let connected = kind.connect(&mut context).ok_or(Reported)?;
-    let n_items = context.n_items;
+    let (n_items, request) = (context.n_items, context.request);
     let listing = listing.unwrap_or(ListingSpec::Generated);
     let is_one = match &listing {
         ListingSpec::Generated => true,
@@ -66,6 +67,7 @@ pub(crate) fn connect(source: &SourceNode, limits: &Limits, cx: &mut Cx<'_>) -> 
         expand: connected.expand,
         names_repeat: connected.names_repeat,
         n_items: n_items.map(|n| if is_one { KnownItems::All(n) } else { KnownItems::OfFirst(n) }),
+        request,
         gives: connected.gives,
         fetch: connected.fetch,
         sandbox_read,

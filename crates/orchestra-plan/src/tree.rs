@@ -46,7 +46,30 @@ pub struct Entry {
     pub node: Node,
 }
 
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Value::String(text.to_owned())
+    }
+}
+
+impl From<Table> for Value {
+    fn from(table: Table) -> Self {
+        Value::Table(table)
+    }
+}
+
 impl Table {
+    /// A table that stands in no file.
+    pub fn of<K: Into<String>>(entries: impl IntoIterator<Item = (K, Value)>) -> Self {
+        let nowhere = || Span::new(0, 0..0);
+        let entry = |(key, value): (K, Value)| Entry {
+            key: key.into(),
+            key_span: nowhere(),
+            node: Node { span: nowhere(), value },
+        };
+        Self { span: nowhere(), entries: entries.into_iter().map(entry).collect() }
+    }
+
     pub fn get(&self, key: &str) -> Option<&Entry> {
         self.entries.iter().find(|e| e.key == key)
     }

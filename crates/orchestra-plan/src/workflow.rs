@@ -20,11 +20,12 @@ use orchestra_store::Watch;
 
 pub(crate) use self::read::{read, tasks_as_written};
 pub(crate) use self::tables::declared;
+pub use self::tables::keys_of_sink;
 pub(crate) use self::tasks::{RawCommand, RawDevice, RawTask, RawValues};
 pub(crate) use self::tuning::RawTuning;
 use crate::diagnostics::Span;
 use crate::fields::{At, Upstreams};
-use crate::kind::{BatchDraft, Draft, ProgramDraft, SinkKind, SourceKind, StageKind};
+use crate::kind::{BatchDraft, Draft, ProgramDraft, SinkKind, SourceKind, StageKind, Writes};
 use crate::outputs::{ModelOutput, StageOutput, UnreadableOutput};
 use crate::plan::{
     BatchPlan, ColumnRef, Limits, ModelPlan, Origin, Recycle, SinkPlan, SourcePlan, StagePlan, TelemetryPlan,
@@ -280,6 +281,13 @@ pub(crate) struct SinkNode {
     pub links: Vec<Option<Link>>,
     /// Once it is connected without an error.
     pub plan: Option<SinkPlan>,
+}
+
+impl SinkNode {
+    /// Whether its records go back to those who asked.
+    pub fn replies(&self) -> bool {
+        self.kind.as_ref().is_some_and(|kind| kind.writes() == Writes::Reply)
+    }
 }
 
 #[derive(Debug)]

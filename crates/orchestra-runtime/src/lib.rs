@@ -6,11 +6,12 @@
 //! ├── DeviceManager per device ── a task per worker process, which lives its life
 //! └── Pipeline per graph
 //!       ├── Source, which owns the loader threads
-//!       ├── Batcher per stage that runs in workers, FoldActor per stage that brings parts together
-//!       └── ItemEnds ── the committer thread, which owns the journal
+//!       └── Batcher per stage that runs in workers
 //! ```
 //!
-//! A [`Service`] has device managers and one batcher alone.
+//! What has ended of items goes to `JournalEnds`, and on to the committer thread, which owns the journal.
+//!
+//! A [`Flow`] is the same tree without list and journal: its items are requests, and their ends are answers.
 //!
 //! Nothing here parses a workflow file, decodes a picture or knows an engine; nothing here prints or exits. Decisions are taken in
 //! `orchestra-core`; actors carry them out.
@@ -29,6 +30,7 @@ mod look;
 mod messages;
 mod panics;
 mod pipeline;
+mod requests;
 mod root;
 mod run_end;
 mod start;
@@ -44,7 +46,6 @@ pub use account::report::{
 pub use account::snapshot::{DeviceSnapshot, Snapshot, StageSnapshot};
 pub use account::stats::{Counter, DeviceStats, PipelineStats, StageOnDevice, StageStats, Stats};
 pub use actor_threads::actor_runtime;
-pub use batch::service::{InferError, Service, StartServiceError, Tensor};
 pub use child::spawn::{Launched, ProcessLauncher, WorkerProcess, inherited, with_standard_streams_alone};
 pub use context::{EngineVersion, RunOptions, Timeouts};
 pub use events::{EventHook, WorkerEvent};
@@ -52,9 +53,11 @@ pub use fleet::device_use::{DeviceUse, WorkerUse};
 pub use fleet::device_watch::{DeviceOptions, DeviceWatch};
 pub use fleet::launcher::{EngineSpec, Engines, Launcher, WorkerMemory, load_frame};
 pub use fleet::live_workers::{LiveWorker, LiveWorkers};
+pub use flow::ticket::Content;
 pub use flow::uploads::{Manifest, ManifestPart, digest};
 pub use look::{LooksInLoader, expand_of};
 pub use orchestra_core::worker_exit::ExitKind;
+pub use requests::{Flow, FlowOptions, ProcessError, ReplyRecord, Request, Row, StartFlowError};
 pub use start::{
     Earlier, Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare, prepare_with,
 };

@@ -1,11 +1,10 @@
-//! The messages of the actors of a run, but for those that stay beside what they carry: `FoldMsg` (`flow/fold_target.rs`), `TasksMsg`
-//! (`tasks/actor.rs`) and `ServiceMsg` (`batch/service/root.rs`). Data only.
+//! The messages of the actors of a run, but for those that stay beside what they carry: `TasksMsg` (`tasks/actor.rs`).
+//! Data only.
 
 use std::fmt;
 use std::sync::{Arc, Once};
 
 use bytes::Bytes;
-use orchestra_core::FailureKind;
 use orchestra_core::ledger::Rows;
 use orchestra_core::lineage::End;
 use orchestra_core::worker_places::Handover;
@@ -25,7 +24,7 @@ use crate::fleet::worker::{DeathNotice, WorkerOrders};
 use crate::flow::carried::CarriedArena;
 use crate::flow::ticket::Ticket;
 use crate::tasks::actor::TasksEnd;
-use crate::trace::{BatchTrace, DoneRows, EndedItems, Ran};
+use crate::trace::{BatchTrace, DoneRows, Ran};
 
 /// Where a record goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +50,7 @@ pub struct TokenEnd {
 }
 
 /// What has ended of some rows: of a batch, of a fold or of an item that was loaded.
-pub struct Ends {
+pub struct EndedRows {
     pub whole: Option<WholeItems>,
     pub tokens: Vec<TokenEnd>,
 }
@@ -137,8 +136,8 @@ pub enum RootMsg {
     GraceOver,
     /// Second signal: kill the workers, record, end.
     Abort,
-    /// What is finished, so that a pipeline that fell over a bug can be built anew.
-    Rebuild(PipelineId, Vec<Arc<orchestra_store::NumberSet>>),
+    /// What has no end is known, so that a pipeline that fell over a bug can be built anew.
+    Rebuild(PipelineId),
     Look,
     JournalClosed(Result<orchestra_store::Counts, String>, Option<orchestra_store::OutputFolder>),
 }
@@ -299,38 +298,6 @@ pub enum SourceMsg {
     Stop,
 }
 
-pub enum ItemEndsMsg {
-    /// A source whose items end here; it hears of their commits.
-    Attach(SourceId, ActorRef<SourceMsg>),
-    Ends(Ends),
-    /// A group is in the journal. With what the tracer was told of it, to be dropped.
-    Committed(CommitCounts, Vec<EndedItems>),
-    CommitFailed(String),
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CommitCounts {
-    pub done: u64,
-    pub failed: u64,
-    pub by_source: Vec<(SourceId, u64)>,
-    /// Where and why each of those with failures ended.
-    pub failures: Vec<(StageId, FailureKind)>,
-}
-
-impl CommitCounts {
-    pub fn add(&mut self, other: &CommitCounts) {
-        self.done += other.done;
-        self.failed += other.failed;
-        self.failures.extend_from_slice(&other.failures);
-        for &(source, n) in &other.by_source {
-            match self.by_source.iter_mut().find(|(s, _)| *s == source) {
-                Some((_, all)) => *all += n,
-                None => self.by_source.push((source, n)),
-            }
-        }
-    }
-}
-
 pub struct PipelineMemory {
     /// The slots of its batch stages, in their order.
     pub slots: Vec<(StageId, Arena)>,
@@ -353,8 +320,8 @@ pub enum PipelineMsg {
     Bug(String),
     /// What holds the items of a source does not answer.
     SourceFailed(String),
-    /// The first items have all failed somewhere, and a source hands out no others.
-    FirstFailed(LimitReached),
+    /// More items have failed than a limit allows, or the first ones have all failed somewhere.
+    LimitReached(LimitReached),
     Stop,
     Abort,
 }

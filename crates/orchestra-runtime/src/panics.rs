@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ractor::ActorRef;
 use rustix::io::Errno;
+use tokio::runtime::Handle;
 
 use crate::messages::PipelineMsg;
 
@@ -30,14 +31,15 @@ pub fn no_threads(why: &str) -> String {
     )
 }
 
-/// Runs what may have to wait on the blocking pool. A panic ends the pipeline, which is built anew from the journal.
+/// Runs what may have to wait on the blocking pool of this runtime. A panic ends the pipeline, which is built anew from the journal.
 pub fn run_blocking(
+    on: &Handle,
     pipeline: &ActorRef<PipelineMsg>,
     what: &'static str,
     work: impl FnOnce() + Send + 'static,
 ) {
     let pipeline = pipeline.clone();
-    tokio::task::spawn_blocking(move || {
+    on.spawn_blocking(move || {
         if let Err(bug) = caught(what, work) {
             // A pipeline that is gone has ended.
             drop(pipeline.cast(PipelineMsg::Bug(bug)));

@@ -11,20 +11,20 @@ use orchestra_core::{PipelineId, SourceId, StageId};
 use orchestra_plan::{FoldPlan, Origin, PipelinePlan, Plan, Shape};
 use orchestra_worker::arena::Arena;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use tokio::runtime::Handle;
 
 use crate::batch::stage::{BatchStage, arena_of, refused};
 use crate::context::RunContext;
 use crate::flow::carried::CarriedArena;
 use crate::flow::chain::{BatchTarget, Chain, Targets, kept_pictures};
-use crate::flow::committer::CommitterHandle;
-use crate::flow::fold::{FoldActor, FoldArgs, FoldOf};
+use crate::flow::endpoints::Endpoints;
+use crate::flow::ends::Ends;
+use crate::flow::fold::{FoldArgs, FoldOf, FoldStage};
 use crate::flow::fold_target::FoldTarget;
-use crate::flow::item_ends::{ItemEnds, ItemEndsArgs};
-use crate::flow::listing::Listing;
 use crate::flow::processor::Processor;
 use crate::flow::source::{Source, SourceArgs};
 use crate::flow::value_room::ValueRoom;
-use crate::messages::{DeviceMsg, ItemEndsMsg, PipelineEnd, PipelineMemory, PipelineMsg, RootMsg, SourceMsg};
+use crate::messages::{DeviceMsg, PipelineEnd, PipelineMemory, PipelineMsg, RootMsg, SourceMsg};
 use crate::panics::run_blocking;
 
 pub struct Pipeline;
@@ -33,15 +33,15 @@ pub struct Pipeline;
 pub struct PipelineArgs {
     pub context: Arc<RunContext>,
     pub pipeline: PipelineId,
-    pub committer: CommitterHandle,
+    pub endpoints: Arc<dyn Endpoints>,
     pub devices: Vec<ActorRef<DeviceMsg>>,
-    pub listings: Arc<Vec<Listing>>,
     pub root: ActorRef<RootMsg>,
 }
 
 pub struct PipelineState {
     args: PipelineArgs,
     name: String,
+    ends: Arc<dyn Ends>,
     targets: Targets,
     sources: HashMap<SourceId, ActorRef<SourceMsg>>,
     running: BTreeSet<SourceId>,
@@ -64,6 +64,7 @@ impl Actor for Pipeline {
         let plan = &args.context.plan.pipelines[args.pipeline.index()];
         let state = PipelineState {
             name: plan.name.clone(),
+            ends: args.endpoints.ends(args.pipeline, &me),
             targets: Targets::default(),
             sources: HashMap::new(),
             running: plan.sources.iter().copied().collect(),
@@ -91,7 +92,7 @@ impl Actor for Pipeline {
             PipelineMsg::SourceFailed(why) => state.end(&me, PipelineEnd::SourceFailed(why)).await,
             PipelineMsg::Bug(error) => state.fell_over(&me, error).await,
             PipelineMsg::SinkFailed(why) => state.end(&me, PipelineEnd::SinkFailed(why)).await,
-            PipelineMsg::FirstFailed(reached) => {
+            PipelineMsg::LimitReached(reached) => {
                 drop(state.args.root.cast(RootMsg::FailureLimit(reached))); // A root that is gone has ended.
             }
             PipelineMsg::Stop => state.stop(),
@@ -130,7 +131,7 @@ impl PipelineState {
         let plan = Arc::clone(&self.args.context.plan);
         let pipeline = self.args.pipeline;
         let me = me.clone();
-        run_blocking(&me.clone(), "preparing memory", move || {
+        run_blocking(&Handle::current(), &me.clone(), "preparing memory", move || {
             drop(me.cast(PipelineMsg::Prepared(memory_of(&plan, &plan.pipelines[pipeline.index()]))));
         });
     }
@@ -144,14 +145,6 @@ impl PipelineState {
         if self.over {
             return Ok(());
         }
-        let ends_args = ItemEndsArgs {
-            context: Arc::clone(&self.args.context),
-            pipeline: self.args.pipeline,
-            committer: self.args.committer.clone(),
-            parent: me.clone(),
-            root: self.args.root.clone(),
-        };
-        let (ends, _) = Actor::spawn_linked(None, ItemEnds, ends_args, me.get_cell()).await?;
         // Stages stand after what they read from; built backwards, each finds those that follow it.
         let plan = Arc::clone(&self.args.context.plan);
         let pipeline = &plan.pipelines[self.args.pipeline.index()];
@@ -164,18 +157,18 @@ impl PipelineState {
                 Shape::Batch(_) => {
                     let own = slots.pop_if(|(of, _)| *of == stage).map(|(_, arena)| arena);
                     let own = own.ok_or("memory was made for other stages than those of the plan")?;
-                    self.build_batch(me, stage, own, &ends).await?;
+                    self.build_batch(me, stage, own).await?;
                 }
                 Shape::Fold(FoldPlan::Parts(fold)) => {
-                    self.build_fold(me, stage, FoldOf::Parts(Arc::clone(fold)), &ends).await?;
+                    self.build_fold(me, stage, FoldOf::Parts(Arc::clone(fold)));
                 }
                 Shape::Fold(FoldPlan::Join { ways }) => {
-                    self.build_fold(me, stage, FoldOf::Join(ways.clone()), &ends).await?;
+                    self.build_fold(me, stage, FoldOf::Join(ways.clone()));
                 }
             }
         }
         for source in self.running.clone() {
-            self.build_source(me, source, &ends).await?;
+            self.build_source(me, source).await?;
         }
         if self.stop_asked {
             self.stop();
@@ -183,20 +176,13 @@ impl PipelineState {
         Ok(())
     }
 
-    async fn build_fold(
-        &mut self,
-        me: &ActorRef<PipelineMsg>,
-        stage: StageId,
-        of: FoldOf,
-        ends: &ActorRef<ItemEndsMsg>,
-    ) -> Result<(), ActorProcessingErr> {
+    fn build_fold(&mut self, me: &ActorRef<PipelineMsg>, stage: StageId, of: FoldOf) {
         let context = &self.args.context;
-        let chain = Chain::new(context, ends, Origin::Stage(stage), &self.targets);
+        let chain = Chain::new(context, &self.ends, Origin::Stage(stage), &self.targets);
         let downstream = Arc::from(chain.folds());
         let args = FoldArgs { context: Arc::clone(context), stage, of, chain, pipeline: me.clone() };
-        let (actor, _) = Actor::spawn_linked(None, FoldActor, args, me.get_cell()).await?;
-        self.targets.folds.push(FoldTarget { stage, actor, way: None, downstream });
-        Ok(())
+        let fold = Arc::new(FoldStage::new(args));
+        self.targets.folds.push(FoldTarget { stage, fold, way: None, downstream });
     }
 
     async fn build_batch(
@@ -204,10 +190,9 @@ impl PipelineState {
         me: &ActorRef<PipelineMsg>,
         stage: StageId,
         arena: Arena,
-        ends: &ActorRef<ItemEndsMsg>,
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.args.context;
-        let chain = Chain::new(context, ends, Origin::Stage(stage), &self.targets);
+        let chain = Chain::new(context, &self.ends, Origin::Stage(stage), &self.targets);
         let folds = Arc::from(chain.folds());
         let completion = Arc::new(Processor::new(stage, chain, me.clone()));
         let devices = &self.args.devices;
@@ -223,19 +208,17 @@ impl PipelineState {
         &mut self,
         me: &ActorRef<PipelineMsg>,
         source: SourceId,
-        ends: &ActorRef<ItemEndsMsg>,
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.args.context;
         let plan = &context.plan;
         let args = SourceArgs {
             context: Arc::clone(context),
             source,
-            listing: self.args.listings[source.index()].clone(),
+            intake: self.args.endpoints.intake(source),
             window: plan.pipelines[self.args.pipeline.index()].window.max(1) as u64,
             loaders: plan.pipelines[self.args.pipeline.index()].loaders.max(1),
             pipeline: me.clone(),
-            chain: Arc::new(Chain::new(context, ends, Origin::Source(source), &self.targets)),
-            committer: self.args.committer.clone(),
+            chain: Arc::new(Chain::new(context, &self.ends, Origin::Source(source), &self.targets)),
         };
         let (actor, _) = Actor::spawn_linked(None, Source, args, me.get_cell()).await?;
         self.sources.insert(source, actor);
@@ -268,8 +251,10 @@ impl PipelineState {
         self.end(me, PipelineEnd::Bug(error)).await;
     }
 
-    /// Wakes every thread that waits for a row or for room.
+    /// Takes no further end of an item, and wakes every thread that waits for a row or for room.
     fn shut(&self) {
+        // Nothing of this pipeline ends once the root hears that it is over: it may build it anew.
+        self.ends.close();
         self.targets.batches.iter().for_each(|target| {
             target.pool.shut();
             target.carried.shut();
@@ -304,7 +289,6 @@ impl PipelineState {
                 tracing::error!(pipeline = %self.name, %end, "pipeline ended; its unfinished items can be resumed")
             }
         }
-        // No actor of this pipeline commits anything once the root hears that it is over: it may build it anew from the journal.
         me.stop_children_and_wait(None, None).await;
         drop(self.args.root.cast(RootMsg::PipelineEnded(self.args.pipeline, end)));
         me.stop(None);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orchestra_core::{DeviceId, PipelineId};
-use orchestra_store::{Counts, NumberSet, OutputFolder};
+use orchestra_store::{Counts, OutputFolder};
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, ActorProcessingErr, ActorRef, MessagingErr, SupervisionEvent};
 use tokio::sync::{oneshot, watch};
@@ -18,8 +18,7 @@ use tokio::sync::{oneshot, watch};
 use crate::account::snapshot::Snapshot;
 use crate::context::RunContext;
 use crate::fleet::device_manager::DeviceManager;
-use crate::flow::committer::CommitterHandle;
-use crate::flow::listing::Listing;
+use crate::flow::endpoints::Endpoints;
 use crate::messages::{DeviceMsg, LimitReached, PipelineEnd, PipelineMsg, RootMsg, Stopped};
 use crate::pipeline::{Pipeline, PipelineArgs};
 use crate::tasks::actor::{Tasks, TasksArgs, TasksEnd, TasksMsg, TasksProblem};
@@ -34,8 +33,7 @@ pub struct Orchestra;
 
 pub struct RootArgs {
     pub context: Arc<RunContext>,
-    pub committer: CommitterHandle,
-    pub listings: Vec<Listing>,
+    pub endpoints: Arc<dyn Endpoints>,
     /// What is known of the tasks, where the plan has some.
     pub tasks: Option<KnownTasks>,
     pub publish: watch::Sender<Snapshot>,
@@ -57,8 +55,7 @@ pub struct Ending {
 
 pub struct RootState {
     context: Arc<RunContext>,
-    committer: CommitterHandle,
-    listings: Vec<Listing>,
+    endpoints: Arc<dyn Endpoints>,
     rebuilds: BTreeMap<PipelineId, u32>,
     devices: Vec<ActorRef<DeviceMsg>>,
     devices_left: BTreeSet<DeviceId>,
@@ -105,11 +102,10 @@ impl Actor for Orchestra {
         let devices = DeviceManager::start_all(&context, &me.get_cell(), &held, ended).await?;
         let devices: Vec<ActorRef<DeviceMsg>> = devices.into_iter().map(|(device, _)| device).collect();
         let mut state = RootState {
-            listings: args.listings,
             rebuilds: BTreeMap::new(),
             devices_left: (0..devices.len()).map(|i| DeviceId(i as u16)).collect(),
             context,
-            committer: args.committer,
+            endpoints: args.endpoints,
             devices,
             tasks: None,
             tasks_end: None,
@@ -162,7 +158,7 @@ impl Actor for Orchestra {
                 let end = written.map_or_else(PipelineEnd::SinkFailed, |()| PipelineEnd::Complete);
                 state.record_end(pipeline, end);
             }
-            RootMsg::Rebuild(pipeline, finished) => state.rebuild(&me, pipeline, finished).await?,
+            RootMsg::Rebuild(pipeline) => state.rebuild(&me, pipeline).await?,
             RootMsg::TasksEnded(end) => state.tasks_ended(end),
             RootMsg::DeviceEnded(device) => {
                 state.devices_left.remove(&device);
@@ -227,10 +223,12 @@ impl Actor for Orchestra {
     }
 }
 
-/// The last snapshot is that of the end.
+/// The last snapshot is that of the end. Also when the runtime of the host is dropped: nothing waits for an answer for ever.
 impl Drop for RootState {
     fn drop(&mut self) {
         self.look();
+        let gone = PipelineEnd::Bug("its actors are gone".to_owned());
+        self.pipelines.keys().for_each(|pipeline| self.endpoints.over(*pipeline, &gone));
     }
 }
 
@@ -289,9 +287,8 @@ impl RootState {
         let args = PipelineArgs {
             context: Arc::clone(&self.context),
             pipeline: id,
-            committer: self.committer.clone(),
+            endpoints: Arc::clone(&self.endpoints),
             devices: self.devices.clone(),
-            listings: Arc::new(self.listings.clone()),
             root: me.clone(),
         };
         let (pipeline, _) = Actor::spawn_linked(None, Pipeline, args, me.get_cell()).await?;
@@ -306,7 +303,7 @@ impl RootState {
         if matches!(end, PipelineEnd::Bug(_)) && !self.stopping && *rebuilds < MOST_REBUILDS {
             *rebuilds += 1;
             let me = me.clone();
-            self.committer.finished(move |finished| drop(me.cast(RootMsg::Rebuild(pipeline, finished))));
+            self.endpoints.recall(pipeline, Box::new(move || drop(me.cast(RootMsg::Rebuild(pipeline)))));
             return;
         }
         if end != PipelineEnd::Complete {
@@ -317,20 +314,17 @@ impl RootState {
         self.writing.insert(pipeline);
         self.end_devices_without_pipelines();
         let me = me.clone();
-        self.committer.end_pipeline(pipeline, move |written| {
+        let written = move |written| {
             drop(me.cast(RootMsg::PipelineWritten(pipeline, written))); // A root that is gone has ended.
-        });
+        };
+        self.endpoints.complete(pipeline, Box::new(written));
     }
 
     async fn rebuild(
         &mut self,
         me: &ActorRef<RootMsg>,
         pipeline: PipelineId,
-        finished: Vec<Arc<NumberSet>>,
     ) -> Result<(), ActorProcessingErr> {
-        for (listing, items) in self.listings.iter_mut().zip(finished) {
-            listing.finished = items;
-        }
         self.context.stats.fell_over(pipeline);
         if self.stopping {
             self.record_end(pipeline, PipelineEnd::Stopped);
@@ -352,6 +346,7 @@ impl RootState {
             end = bug.clone();
         }
         self.context.stats.pipelines_ended.set_time(self.context.clock.now());
+        self.endpoints.over(pipeline, &end);
         self.tell_tasks(TasksMsg::PipelineEnded(pipeline, end.clone()));
         self.ended.entry(pipeline).or_insert(end);
         self.end_devices_without_pipelines();
@@ -422,8 +417,8 @@ impl RootState {
         let has_failed = self.context.stats.failed.get() > 0 || tasks.failed > 0;
         let code = complete.then_some(if has_failed { 65 } else { 0 });
         let me = me.clone();
-        self.committer
-            .close(code, move |result, folder| drop(me.cast(RootMsg::JournalClosed(result, folder))));
+        let closed = move |result, folder| drop(me.cast(RootMsg::JournalClosed(result, folder)));
+        self.endpoints.close(code, Box::new(closed));
     }
 
     fn over(&mut self, journal: Result<Counts, String>, folder: Option<OutputFolder>) {

@@ -19,6 +19,7 @@ use crate::fleet::device_watch::Watcher;
 use crate::flow::committer::{self, Files, Traces};
 use crate::flow::listing::Listing;
 use crate::flow::result_files::sink_file;
+use crate::flow::run_endpoints::RunEndpoints;
 use crate::messages::{PipelineEnd, RootMsg};
 use crate::root::{Ending, Orchestra, RootArgs};
 use crate::run_end::{TellTheEnd, judge, lifted, not_started};
@@ -176,8 +177,7 @@ impl Prepared {
         }
         let args = RootArgs {
             context: Arc::clone(&context),
-            committer,
-            listings: self.listings,
+            endpoints: Arc::new(RunEndpoints::new(&context, committer, self.listings)),
             tasks: self.tasks,
             publish,
             done: done_sender,

@@ -19,7 +19,7 @@
 //! A run lives as long as its [`RunHandle`]: dropping that, or giving up the wait for it, aborts the run. [`RunHandle::stop_handle`] gives
 //! a way to stop it in order. Whatever ended it, starting the same plan again goes on where it stopped.
 //!
-//! A program that wants answers and no files serves a model itself: [`serve_model`].
+//! A program that wants answers and no files has a graph process items in memory, [`flow()`], or serves a model itself: [`serve_model`].
 //!
 //! No ractor type appears here, nothing prints, and no global subscriber or tracer provider is installed: logs go to the host's `tracing`.
 //! A run tells the tracer in [`StartOptions::trace`] what happens to its items, batches and workers. `telemetry::Recorder` (feature `telemetry`) makes
@@ -29,6 +29,7 @@
 #![warn(missing_docs)]
 
 mod engines;
+mod flow;
 mod probe;
 mod program;
 mod serve;
@@ -43,6 +44,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use engines::{engines_of, onnxruntime};
+pub use flow::{Flow, FlowError, FlowOptions, Item, Record, flow, flow_of};
 pub use orchestra_core::batching::LeaveReason;
 pub use orchestra_core::bottleneck::Bottleneck;
 pub use orchestra_core::failure_causes::FailureCause;
@@ -69,25 +71,23 @@ pub use orchestra_plan::{
     Cause, Diagnostics, MachineView, ModelError, ModelFile, Plan, PlanOptions, RenderStyle, Signature,
     read_model, workflow_schema,
 };
-use orchestra_runtime::LooksInLoader;
-pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
     Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, Earlier, EngineSpec,
-    EngineVersion, Engines, EventHook, ExitKind, Found, GroupOwner, HistogramReading, InferError, ItemCounts,
-    KnownTask, Launcher, LiveWorker, LiveWorkers, LoaderReport, Meter, OutputReport, PipelineReport,
-    PipelineStats, Prepared, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport,
-    RunningCommand, Service, Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError,
-    StartServiceError, Stats, StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot, Tensor,
-    Timeouts, WorkerEvent, WorkerUse, actor_runtime, best_task, command_bounds, commands_live, expand_of,
-    failure_causes, known_tasks, running_commands,
+    EngineVersion, Engines, EventHook, ExitKind, Found, GroupOwner, HistogramReading, ItemCounts, KnownTask,
+    Launched, Launcher, LiveWorker, LiveWorkers, LoaderReport, Meter, OutputReport, PipelineReport,
+    PipelineStats, Prepared, ProcessError, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome,
+    RunReport, RunningCommand, Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats,
+    StartFlowError, StartRunError, Stats, StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot,
+    Timeouts, WorkerEvent, WorkerMemory, WorkerProcess, WorkerUse, actor_runtime, best_task, command_bounds,
+    commands_live, expand_of, failure_causes, known_tasks, running_commands,
+    trace::{self, Tracer},
 };
-pub use orchestra_runtime::{Launched, WorkerMemory, WorkerProcess};
 pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, TaskRecord, only_files};
 #[cfg(feature = "telemetry")]
 pub use orchestra_telemetry as telemetry;
 pub use orchestra_worker::sandbox::missing as missing_of_sandbox;
 use probe::ModelProbe;
-pub use serve::{ServeError, ServeOptions, serve_model};
+pub use serve::{InferError, ServeOptions, Service, Tensor, serve_model};
 use thiserror::Error;
 pub use usable::{usable_machine, why_no_cuda};
 pub use verify::{FaultKind, Verified, VerifyError, verify};
@@ -309,10 +309,9 @@ pub fn host(kinds: Kinds, machine: MachineView, start: &StartOptions) -> RealHos
         None => own_workers(),
     };
     let launcher = launcher.map_err(|error| error.to_string());
-    let look = launcher
-        .as_ref()
-        .ok()
-        .map(|launcher| Arc::new(LooksInLoader { launcher: launcher.clone() }) as Arc<dyn LookInto>);
+    let look = launcher.as_ref().ok().map(|launcher| {
+        Arc::new(orchestra_runtime::LooksInLoader { launcher: launcher.clone() }) as Arc<dyn LookInto>
+    });
     let ask: Arc<dyn AskProgram> = Arc::new(program::Asks { launcher: launcher.clone() });
     let probe = ModelProbe { launcher, ort_library: start.ort_library.clone(), offline: start.offline };
     RealHost {

@@ -72,6 +72,7 @@ pub fn alone(plan: &Plan, id: StageId, rows: &Arc<ReadyRows>) -> Plan {
         pipeline: PipelineId(0),
         kind: "rows".into(),
         listing: ListingSpec::Generated,
+        request: None,
         expand: None,
         names_repeat: false,
         n_items: None,
@@ -162,6 +163,7 @@ fn sink_before(plan: &Plan, id: StageId, rows: &Arc<ReadyRows>) -> SinkPlan {
         part_files: None,
         bucket: None,
         ordered: false,
+        replies: false,
         name,
     }
 }

@@ -5,5 +5,6 @@ pub mod images;
 pub mod jsonl;
 pub mod npy;
 pub mod parquet;
+pub mod reply;
 pub mod shared;
 pub mod tar;

@@ -7,6 +7,7 @@ pub mod parquet;
 pub mod random;
 pub mod range;
 pub(crate) mod reading;
+pub mod request;
 pub mod tar;
 pub mod tensors;
 pub mod zip;

@@ -129,6 +129,11 @@ pub trait Items: fmt::Debug + Encode + Decode<()> + Send + Sync + 'static {
     /// As [`Fetch::start`].
     fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun>;
 
+    /// Whether a loader process reads them. Else they come with what asks for them.
+    fn are_read(&self) -> bool {
+        true
+    }
+
     /// As [`Fetch::opens`], where the source names files: those that items lie in, unless a kind says otherwise.
     fn opens(&self) -> Opens {
         Opens::OfItems(file_of)
@@ -318,7 +323,7 @@ impl<K: TypedSource> Fetch for ItemsOf<K> {
     }
 
     fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(K::NAME, &(&self.options, &self.items))
+        KindSettings::of(K::NAME, &(&self.options, &self.items)).filter(|_| self.items.are_read())
     }
 
     fn network(&self) -> Option<Network> {

@@ -87,6 +87,9 @@ pub struct SinkPlan {
     pub bucket: Option<BucketPlan>,
     /// Records in the order of the source.
     pub ordered: bool,
+    /// Records go back to those who asked for their items, and none to a file.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub replies: bool,
 }
 
 /// A prefix of a store.
@@ -104,6 +107,7 @@ impl SinkPlan {
     #[must_use]
     pub fn place(&self) -> PathBuf {
         match &self.bucket {
+            None if self.replies => "the one who asked".into(),
             Some(bucket) => match &self.files {
                 Some(files) => format!("{}*.{}", bucket.url, files.extension).into(),
                 None => {

@@ -367,5 +367,6 @@ fn linear(plan: &Plan, pipeline: usize) -> Option<SinkId> {
         }
     }
     let last = &plan.sinks[sink.index()];
-    (left == 0 && last.from == [at] && !last.ordered && last.files.is_none()).then_some(*sink)
+    let is_block = !last.ordered && !last.replies && last.files.is_none();
+    (left == 0 && last.from == [at] && is_block).then_some(*sink)
 }

@@ -1,10 +1,9 @@
 //! `[sinks.*]`: what each writes, and where.
 
 use super::SinkNode;
-use super::tables::{declared, kind};
+use super::tables::{declared, keys_of_sink, kind};
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
-use crate::keys;
 use crate::kind::{Kinds, Writes};
 use crate::tree::Table;
 
@@ -27,7 +26,7 @@ pub(super) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
     let Some(kind) = kind(&what, table, node.name.span, names, |name| kinds.sink(name), diags) else {
         return node;
     };
-    let keys = declared(keys::SINK, kind.keys());
+    let keys = declared(keys_of_sink(&*kind), kind.keys());
     let mut f = Fields::new(what, node.name.span, table, &keys, diags);
     node.from = f.names("from", "name the stage whose results are written");
     let name = &node.name;
@@ -37,10 +36,13 @@ pub(super) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
             Some(At::new(format!("{}.{}", name.value, kind.extension()), name.span))
         }
         (None, Writes::FileEach) => Some(name.clone()),
+        (None, Writes::Reply) => None,
     };
-    node.ordered = f.value("ordered");
+    if kind.writes() != Writes::Reply {
+        node.ordered = f.value("ordered");
+    }
     // A kind that makes parts of its own reads it itself.
-    if kind.writes() != Writes::PartFiles {
+    if matches!(kind.writes(), Writes::Append | Writes::FileEach) {
         node.rows_per_file = f.integer("rows_per_file");
     }
     SinkNode { kind: Some(kind), ..node }

@@ -7,6 +7,7 @@ use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::At;
 use crate::key::Key;
 use crate::keys;
+use crate::kind::{SinkKind, Writes};
 use crate::nearest::suggestion;
 use crate::tree::{Table, Value};
 
@@ -16,6 +17,12 @@ const MAX_TABLES: usize = 10_000;
 /// All keys of a table of some kind.
 pub(crate) fn declared(common: &[Key], own: &[Key]) -> Vec<Key> {
     [&[keys::KIND][..], common, own].concat()
+}
+
+/// The keys of the table of a sink of this kind, beside `kind` and those of the kind.
+#[must_use]
+pub fn keys_of_sink(kind: &dyn SinkKind) -> &'static [Key] {
+    if kind.writes() == Writes::Reply { keys::REPLY } else { keys::SINK }
 }
 
 /// The kind that a table names: what `find` finds of these names, else reported.

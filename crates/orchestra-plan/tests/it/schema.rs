@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::common::FakeHost;
 use crate::common::schema::{SCHEMA, refusals, refusals_of};
 use orchestra_plan::{
-    Host as _, Key, Kinds, PlanOptions, SourceConnected, SourceContext, SourceKind, key, keys,
+    Host as _, Key, Kinds, PlanOptions, SourceConnected, SourceContext, SourceKind, key, keys, keys_of_sink,
     workflow_schema,
 };
 use serde_json::Value as Json;
@@ -60,7 +60,8 @@ fn tables_of_kinds(kinds: &Kinds) -> Vec<(&'static str, &'static str, Vec<Key>)>
         ("sources", kind.name(), all(common, kind.keys()))
     });
     let stages = kinds.stages.iter().map(|kind| ("stages", kind.name(), all(keys::STAGE, kind.keys())));
-    let sinks = kinds.sinks.iter().map(|kind| ("sinks", kind.name(), all(keys::SINK, kind.keys())));
+    let sinks =
+        kinds.sinks.iter().map(|kind| ("sinks", kind.name(), all(keys_of_sink(&**kind), kind.keys())));
     sources.chain(stages).chain(sinks).collect()
 }
 

@@ -195,6 +195,30 @@ impl DeviceStats {
     }
 }
 
+/// Items that have ended together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CommitCounts {
+    pub done: u64,
+    pub failed: u64,
+    pub by_source: Vec<(SourceId, u64)>,
+    /// Where and why each of those with failures ended.
+    pub failures: Vec<(StageId, FailureKind)>,
+}
+
+impl CommitCounts {
+    pub fn add(&mut self, other: &CommitCounts) {
+        self.done += other.done;
+        self.failed += other.failed;
+        self.failures.extend_from_slice(&other.failures);
+        for &(source, n) in &other.by_source {
+            match self.by_source.iter_mut().find(|(s, _)| *s == source) {
+                Some((_, all)) => *all += n,
+                None => self.by_source.push((source, n)),
+            }
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct Stats {
     /// How far the lists of all sources have grown, in the order of the plan; set once.
@@ -273,6 +297,21 @@ impl Stats {
     /// Counters of the pipeline that reads a source.
     pub fn pipeline_of(&self, source: SourceId) -> &PipelineStats {
         &self.pipelines[self.pipeline_of_source[source.index()].index()]
+    }
+
+    /// Adds items that have ended.
+    pub fn count(&self, counts: &CommitCounts) {
+        self.done.add(counts.done);
+        self.failed.add(counts.failed);
+        // All sources of one commit are of one pipeline.
+        if let Some((source, _)) = counts.by_source.first() {
+            let pipeline = self.pipeline_of(*source);
+            pipeline.done.add(counts.done);
+            pipeline.failed.add(counts.failed);
+        }
+        for (stage, kind) in &counts.failures {
+            self.stage(*stage).failures(*kind).add(1);
+        }
     }
 
     /// How many items all sources name.

@@ -1,4 +1,4 @@
-//! What a batcher tells of its rows: in a pipeline the processor of the stage, in a service the callers.
+//! What a batcher tells of its rows: the processor of the stage hears it.
 
 use orchestra_core::Failure;
 

@@ -7,6 +7,5 @@ pub mod completion;
 pub mod open_outputs;
 pub mod output_slots;
 pub mod outputs;
-pub mod service;
 pub mod slot_pool;
 pub mod stage;

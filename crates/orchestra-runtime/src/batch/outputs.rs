@@ -110,19 +110,4 @@ impl OutputRows<'_> {
             OutputRows::Texts(texts) => Value::Text(texts[row]),
         }
     }
-
-    /// Shape and data of a row. A text is its bytes.
-    pub fn copy_of(&self, row: usize) -> (Vec<usize>, Vec<u8>) {
-        match self {
-            OutputRows::Tensors { shape, row_bytes, data, .. } => {
-                let span = row * row_bytes..(row + 1) * row_bytes;
-                let data = match data {
-                    RowData::Here(data) => data[span].to_vec(),
-                    RowData::Shared(data) => data.slice(span).to_vec(),
-                };
-                (shape.clone(), data)
-            }
-            OutputRows::Texts(texts) => (vec![texts[row].len()], texts[row].as_bytes().to_vec()),
-        }
-    }
 }

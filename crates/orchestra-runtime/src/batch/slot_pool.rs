@@ -1,4 +1,4 @@
-//! The filling side of a stage's arena: writers (loaders, chains behind batches and folds, requests of a service) claim rows, write them and
+//! The filling side of a stage's arena: writers (loaders, chains behind batches and folds, requests) claim rows, write them and
 //! publish them. It decides nothing about when a batch leaves (the batcher does) and never looks at what the rows hold.
 //!
 //! Slots are the credits of the data path: without a row a loader writes nothing, so a slow device slows the readers. Which row of which

@@ -13,7 +13,7 @@ use super::stage::Stage;
 use super::told::{self, Told};
 use crate::events::WorkerEvent;
 use crate::flow::ticket::Ticket;
-use crate::messages::{Ends, ItemEndsMsg, PipelineMsg, RootMsg, TokenEnd, WholeItems};
+use crate::messages::{EndedRows, PipelineMsg, RootMsg, TokenEnd, WholeItems};
 use crate::trace::{EndedItems, Steps};
 
 /// What the probes were told.
@@ -68,17 +68,10 @@ impl Account {
         }
     }
 
-    /// Notes what the item-ends actor is told.
-    pub fn ends_says(&mut self, message: ItemEndsMsg) {
-        match message {
-            ItemEndsMsg::Ends(Ends { whole, tokens }) => {
-                whole.into_iter().for_each(|items| self.whole(items));
-                tokens.into_iter().for_each(|end| self.end(end));
-            }
-            _ => self
-                .problems
-                .push("the item-ends actor was told something that is not about items".to_owned()),
-        }
+    /// Notes what has ended.
+    pub fn ends(&mut self, EndedRows { whole, tokens }: EndedRows) {
+        whole.into_iter().for_each(|items| self.whole(items));
+        tokens.into_iter().for_each(|end| self.end(end));
     }
 
     /// Notes what happens to workers.

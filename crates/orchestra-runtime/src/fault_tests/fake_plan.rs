@@ -17,6 +17,23 @@ pub fn plan_of(stage: &Stage) -> Plan {
     plan
 }
 
+/// The same, of which the items are requests for rows of the model.
+pub fn plan_of_requests(stage: &Stage) -> Plan {
+    let host = fake::FakeHost { devices: stage.devices, dynamic: stage.dynamic, memory: 80 << 30 };
+    let pixels = "[stages.pixels]\nkind = \"image\"\nfrom = \"items\"\nsize = [1, 1]\ncolor = \"gray\"\n";
+    let text = [
+        ("kind = \"images\"\npaths = [\"items\"]", "kind = \"request\"\ncolumns = { x = \"f32[1, 1, 1]\" }"),
+        (pixels, ""),
+        ("from = \"pixels\"", "from = \"items\""),
+        ("kind = \"jsonl\"", "kind = \"reply\""),
+    ];
+    let text = text.into_iter().fold(workflow(stage), |text, (of, by)| {
+        assert!(text.contains(of), "{of}\n{text}");
+        text.replace(of, by)
+    });
+    fake::plan_of(&text, &host)
+}
+
 /// The plan of a workflow without a model.
 pub fn plan_of_text(workflow: &str) -> Plan {
     let host = fake::FakeHost { devices: 0, dynamic: false, memory: 0 };

@@ -1,13 +1,16 @@
-//! Actors that stand where a run has its root, pipeline and item ends: they note what they are told, and answer nothing.
+//! What stands where a run has its root, its pipeline and the ends of its items: it notes what it is told, and answers nothing.
 
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
+use orchestra_core::SourceId;
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, ActorProcessingErr, ActorRef, Message, SupervisionEvent};
 use tokio::sync::Notify;
 
 use super::account::Account;
+use crate::flow::ends::Ends;
+use crate::messages::{EndedRows, SourceMsg};
 
 /// Where probes note things, and who is woken by it.
 #[derive(Clone)]
@@ -15,6 +18,23 @@ pub struct Watcher {
     pub account: Arc<Mutex<Account>>,
     /// Told after each note.
     pub wake: Vec<Arc<Notify>>,
+}
+
+impl Watcher {
+    fn note<M>(&self, note: fn(&mut Account, M), what: M) {
+        note(&mut self.account.lock().unwrap(), what);
+        self.wake.iter().for_each(|w| w.notify_one());
+    }
+}
+
+impl Ends for Watcher {
+    fn attach(&self, _: SourceId, _: ActorRef<SourceMsg>) {}
+
+    fn ended(&self, rows: EndedRows) {
+        self.note(Account::ends, rows);
+    }
+
+    fn close(&self) {}
 }
 
 /// A probe for one kind of message.
@@ -46,8 +66,7 @@ impl<M: Message> Actor for Probe<M> {
         message: M,
         (watcher, note): &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        note(&mut watcher.account.lock().unwrap(), message);
-        watcher.wake.iter().for_each(|w| w.notify_one());
+        watcher.note(*note, message);
         Ok(())
     }
 
@@ -59,8 +78,7 @@ impl<M: Message> Actor for Probe<M> {
         (watcher, _): &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         if let SupervisionEvent::ActorFailed(_, error) = event {
-            watcher.account.lock().unwrap().problems.push(format!("an actor failed: {error}"));
-            watcher.wake.iter().for_each(|w| w.notify_one());
+            watcher.note(|account, why| account.problems.push(why), format!("an actor failed: {error}"));
         }
         Ok(())
     }

@@ -33,10 +33,11 @@ use crate::fleet::device_manager::DeviceManager;
 use crate::fleet::device_watch::DeviceOptions;
 use crate::fleet::launcher::EngineSpec;
 use crate::flow::chain::{Chain, Targets};
+use crate::flow::ends::Ends;
 use crate::flow::processor::Processor;
 use crate::flow::ticket::Ticket;
 use crate::flow::token::Token;
-use crate::messages::{BatcherMsg, DeviceMsg, ItemEndsMsg, PipelineMsg, RootMsg};
+use crate::messages::{BatcherMsg, DeviceMsg, PipelineMsg, RootMsg};
 use crate::tasks::groups::GroupOwner;
 use crate::trace::Tracer;
 
@@ -228,12 +229,8 @@ impl Tree {
         let watcher = Watcher { account: Arc::clone(&account), wake: vec![noted.clone()] };
         let (root, root_end) = Probe::spawn(watcher.clone(), Account::root_says).await;
         let (pipeline, pipeline_end) = Probe::spawn(watcher.clone(), Account::pipeline_says).await;
-        let (ends, ends_end) = Probe::spawn(watcher, Account::ends_says).await;
-        let probes = vec![
-            (root.get_cell(), root_end),
-            (pipeline.get_cell(), pipeline_end),
-            (ends.get_cell(), ends_end),
-        ];
+        let ends: Arc<dyn Ends> = Arc::new(watcher);
+        let probes = vec![(root.get_cell(), root_end), (pipeline.get_cell(), pipeline_end)];
         let tell = root.clone();
         let ended = move |device| drop(tell.cast(RootMsg::DeviceEnded(device)));
         let devices =
@@ -257,7 +254,7 @@ impl Tree {
         context: &Arc<RunContext>,
         id: StageId,
         batch: &BatchPlan,
-        ends: &ActorRef<ItemEndsMsg>,
+        ends: &Arc<dyn Ends>,
         pipeline: &ActorRef<PipelineMsg>,
         devices: &[ActorRef<DeviceMsg>],
     ) -> Grown {

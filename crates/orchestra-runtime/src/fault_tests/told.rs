@@ -39,7 +39,7 @@ impl RunTracer for Notes {
         self.batches.lock().unwrap().push(batch);
     }
 
-    /// A stage has a probe in place of the item-ends actor, and no committer.
+    /// A stage has a probe in place of the ends of a pipeline, and no committer.
     fn items_ended(&self, _: &[EndedItems]) {}
 
     fn worker(&self, step: WorkerTrace) {

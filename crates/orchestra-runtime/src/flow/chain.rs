@@ -2,7 +2,7 @@
 //! one inside of the other, in the thread that made the row. It knows the shapes of stages and no kind.
 //!
 //! Whatever a chain does not hand on ends with it: the share of a token that was given to batches and folds is counted, and the rest is
-//! reported to the item-ends actor, with the records or with the failure.
+//! reported to the ends of the pipeline, with the records or with the failure.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -31,14 +31,15 @@ use outcome::RecordRange;
 use row_in_hand::RowInHand;
 
 use super::carried::CarriedArena;
-use super::fold_target::{FoldMsg, FoldPart, FoldTarget};
+use super::ends::Ends;
+use super::fold_target::{FoldPart, FoldTarget};
 use super::loader::ItemInHand;
 use super::ticket::Ticket;
 use super::token::{PartPath, Token};
 use super::value_room::ValueRoom;
-use crate::batch::slot_pool::SlotPool;
+use crate::batch::slot_pool::{RowLease, SlotPool};
 use crate::context::RunContext;
-use crate::messages::{BatcherMsg, Ends, ItemEndsMsg, Record, TokenEnd};
+use crate::messages::{BatcherMsg, EndedRows, Record, TokenEnd};
 
 #[derive(Clone)]
 pub struct BatchTarget {
@@ -88,7 +89,7 @@ pub fn kept_pictures(plan: &Plan, origin: Origin) -> Vec<ColumnRef> {
 
 pub struct Chain {
     pub context: Arc<RunContext>,
-    pub ends: ActorRef<ItemEndsMsg>,
+    pub ends: Arc<dyn Ends>,
     /// What reads the rows that enter; a leaf is its place among `leaves`.
     steps: Vec<Step>,
     /// In the order in which a row comes to them.
@@ -145,12 +146,7 @@ enum Does {
 }
 
 impl Chain {
-    pub fn new(
-        context: &Arc<RunContext>,
-        ends: &ActorRef<ItemEndsMsg>,
-        origin: Origin,
-        targets: &Targets,
-    ) -> Self {
+    pub fn new(context: &Arc<RunContext>, ends: &Arc<dyn Ends>, origin: Origin, targets: &Targets) -> Self {
         let plan = &context.plan;
         let mut builder = Builder { context, targets, origin, steps: Vec::new(), leaves: Vec::new() };
         builder.find_leaves();
@@ -159,7 +155,7 @@ impl Chain {
         let arena = targets.pictures.iter().find(|(of, _)| *of == origin).map(|(_, arena)| Arc::clone(arena));
         let mut chain = Self {
             context: Arc::clone(context),
-            ends: ends.clone(),
+            ends: Arc::clone(ends),
             steps: Vec::new(),
             maps: Vec::new(),
             leaves: Vec::new(),
@@ -209,7 +205,7 @@ impl Chain {
             match &leaf.does {
                 // Those that are gone belong to a pipeline that is being torn down.
                 Does::Batch { target, .. } => drop(target.batcher.cast(BatcherMsg::Drained)),
-                Does::Fold(fold) => drop(fold.actor.cast(FoldMsg::Drained)),
+                Does::Fold(target) => target.fold.drained(),
                 Does::Reduce(_) | Does::Sink { .. } => {}
             }
         }
@@ -228,13 +224,35 @@ impl Chain {
         self.with(token, out, item, |row| Walk { runs, leaves: row }.steps(&self.steps, scope));
     }
 
+    /// The memory of the batch that each row comes to at once, where that is all that becomes of a row and takes no other room: then it may be
+    /// claimed first.
+    pub fn only_batch(&self) -> Option<&Arc<SlotPool>> {
+        match (&self.steps[..], &self.leaves[..]) {
+            ([Step::Leaf(0)], [Leaf { does: Does::Batch { target, trims: None }, carries, .. }])
+                if carries.is_empty() =>
+            {
+                Some(&target.pool)
+            }
+            _ => None,
+        }
+    }
+
+    /// As `row`, of a whole item that takes this row of [`Chain::only_batch`].
+    pub fn row_of<'a>(&'a self, lease: RowLease<'a>, token: &Token, scope: &RowScope<'_>, out: &mut Outcome) {
+        self.context.stats.first_items(scope.from).pass();
+        self.with(token, out, None, |row| {
+            row.lease = Some(lease);
+            Walk { runs: &mut MapRuns::default(), leaves: row }.steps(&self.steps, scope)
+        });
+    }
+
     /// Has a row worked on, which belongs to `token`, and ends what was not handed on of it.
     fn with<'a>(
         &'a self,
         token: &Token,
         out: &mut Outcome,
         item: Option<&mut ItemInHand<'a>>,
-        work: impl FnOnce(&mut RowInHand<'_, '_>) -> Result<(), Over>,
+        work: impl FnOnce(&mut RowInHand<'a, '_>) -> Result<(), Over>,
     ) {
         let before = out.text.len();
         let mut row = RowInHand::new(self, token, out, item);
@@ -312,7 +330,7 @@ impl Chain {
     /// Sends what became of some rows. What is left in it is [`Outcome::done`], which are in `whole` by now, and text of no record.
     pub fn send(&self, out: &mut Outcome) {
         for (fold, parts) in out.parts.drain(..) {
-            drop(fold.cast(FoldMsg::Parts(parts)));
+            fold.parts(parts);
         }
         out.n_failed = 0;
         let whole = out.whole.take();
@@ -330,7 +348,7 @@ impl Chain {
             TokenEnd { ticket, end: End { share, records, failure } }
         };
         let tokens = out.ends.drain(..).map(end).collect();
-        drop(self.ends.cast(ItemEndsMsg::Ends(Ends { whole, tokens })));
+        self.ends.ended(EndedRows { whole, tokens });
     }
 
     pub fn book(&self, counts: &[MapCount]) {

@@ -2,7 +2,7 @@
 //! files; no stages.
 
 use std::cell::Cell;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use orchestra_core::{PipelineId, SourceId};
 use orchestra_plan::{Plan, SinkPlan};
-use orchestra_store::{Commit, CommitError, Counts, FileIndex, Journal, NumberSet, OutputFolder};
-use ractor::{ActorId, ActorRef};
+use orchestra_store::{Commit, CommitError, FileIndex, Journal, NumberSet};
 
-use crate::account::stats::Stats;
+use crate::account::stats::{CommitCounts, Stats};
 use crate::context::RunClock;
+use crate::flow::ends::{Hurry, WhenClosed};
 use crate::flow::part_file::OpenPartFile;
 use crate::flow::reduce_rows::OpenReduce;
 use crate::flow::result_files::sink_file;
-use crate::messages::{CommitCounts, HeldBatch, ItemEndsMsg};
+use crate::messages::HeldBatch;
 use crate::panics::caught;
 use crate::tasks::part_schedule::pipelines_of;
 use crate::trace::{EndedItems, MaybeTracer};
@@ -44,27 +44,35 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// How often what is written is also forced to the disk, so that a power cut costs little work.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 
+/// The ends of a pipeline, whose items are committed.
+pub trait HearsOfCommits: Send + Sync {
+    fn committed(&self, counts: &CommitCounts);
+
+    /// No later group may be committed: it would come out of order.
+    fn commit_failed(&self, error: String);
+
+    fn is_refused(&self) -> bool;
+}
+
 /// A group of finished items.
 pub struct CommitJob {
     /// What is written.
     pub commit: Commit,
-    /// What the item-ends actor is told when it is.
+    /// What `ends` is told when it is.
     pub counts: CommitCounts,
     /// What the tracer is told when it is written.
     pub traced: Vec<EndedItems>,
     /// Dropped when it is.
     pub hold: Option<HeldBatch>,
-    pub reply_to: ActorRef<ItemEndsMsg>,
+    pub ends: Arc<dyn HearsOfCommits>,
 }
 
-/// Is told what the journal holds, and given the folder, which is still locked.
-type TellClosed = Box<dyn FnOnce(Result<Counts, String>, Option<OutputFolder>) + Send>;
-
+#[expect(clippy::large_enum_variant, reason = "nearly all jobs are commits")]
 enum Job {
     Commit(CommitJob),
     /// Work on what is written, behind all that was sent before.
     Then(Box<dyn FnOnce(&mut Files) + Send>),
-    Close(Option<i32>, TellClosed),
+    Close(Option<i32>, WhenClosed),
 }
 
 /// Sends groups to the committer. The queue is bounded by the sources' windows of items in flight; and in bytes, as no source hands out further items
@@ -78,13 +86,13 @@ pub struct CommitterHandle {
 }
 
 impl CommitterHandle {
-    /// Hands a group over. The item-ends actor hears of it, whatever becomes of it.
+    /// Hands a group over. Its `ends` hear of it, whatever becomes of it.
     pub fn send(&self, job: CommitJob) {
         self.waiting.fetch_add(job.commit.bytes(), Ordering::Relaxed);
         if let Err(gone) = self.queue.send(Job::Commit(job))
             && let Job::Commit(job) = gone.0
         {
-            drop(job.reply_to.cast(ItemEndsMsg::CommitFailed("the journal is closed".into())));
+            job.ends.commit_failed("the journal is closed".into());
         }
     }
 
@@ -117,19 +125,15 @@ impl CommitterHandle {
 
     /// The last items of a source are on their way: as long as what this gives lives, nothing waits for more to come.
     pub fn hurry(&self) -> Hurry {
-        self.hurried.fetch_add(1, Ordering::Release);
+        let hurry = Hurry::of(&self.hurried);
         self.thread.unpark();
-        Hurry(Arc::clone(&self.hurried))
+        hurry
     }
 
     /// Makes everything durable; with a code, also records the end of the run. Then the thread ends. The folder is still locked: its account is
     /// not written yet.
-    pub fn close(
-        &self,
-        code: Option<i32>,
-        then: impl FnOnce(Result<Counts, String>, Option<OutputFolder>) + Send + 'static,
-    ) {
-        if let Err(gone) = self.queue.send(Job::Close(code, Box::new(then)))
+    pub fn close(&self, code: Option<i32>, then: WhenClosed) {
+        if let Err(gone) = self.queue.send(Job::Close(code, then))
             && let Job::Close(_, then) = gone.0
         {
             then(Err("the journal is closed already".into()), None);
@@ -151,15 +155,6 @@ pub fn start(
         .name("committer".into())
         .spawn(move || run(files, &stats, &traces, &receiver, &theirs, &unwritten))?;
     Ok((CommitterHandle { queue, thread: thread.thread().clone(), hurried, waiting }, thread))
-}
-
-/// A source whose last items are on their way. The commits of others are as large as before once it has ended.
-pub struct Hurry(Arc<AtomicUsize>);
-
-impl Drop for Hurry {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
-    }
 }
 
 /// The tracer of the run, and its clock.
@@ -326,8 +321,6 @@ fn run(
 ) {
     let mut synced = Instant::now();
     let mut committed_at = Instant::now();
-    // Pipelines whose records could not be written: a later group of theirs would come out of order.
-    let mut refused = HashSet::new();
     while let Ok(job) = queue.recv() {
         let mut jobs = Vec::new();
         let mut then = Vec::new();
@@ -349,7 +342,7 @@ fn run(
         let bytes: usize = jobs.iter().map(|job| job.commit.bytes()).sum();
         let now = Instant::now();
         let pause = pause(items, bytes, now - std::mem::replace(&mut committed_at, now));
-        commit(&mut files, stats, traces, jobs, &mut refused, waiting);
+        commit(&mut files, stats, traces, jobs, waiting);
         if synced.elapsed() >= SYNC_EVERY {
             // A disk that fails here fails the next commit or the close, too, and is reported then.
             if let Err(error) = files.journal.sync() {
@@ -391,9 +384,9 @@ fn pause(items: u64, bytes: usize, span: Duration) -> Duration {
     }
 }
 
-/// What one pipeline commits at once, and the actor that hears of it.
+/// What one pipeline commits at once, and what hears of it.
 struct PipelineCommit {
-    ends: ActorRef<ItemEndsMsg>,
+    ends: Arc<dyn HearsOfCommits>,
     commit: Commit,
     counts: CommitCounts,
     traced: Vec<EndedItems>,
@@ -421,20 +414,13 @@ impl PipelineCommit {
 }
 
 /// Commits the groups of these jobs, those of one pipeline together: what goes wrong with one pipeline's files is not the others' business.
-fn commit(
-    files: &mut Files,
-    stats: &Stats,
-    traces: &Traces,
-    jobs: Vec<CommitJob>,
-    refused: &mut HashSet<ActorId>,
-    waiting: &AtomicUsize,
-) {
+fn commit(files: &mut Files, stats: &Stats, traces: &Traces, jobs: Vec<CommitJob>, waiting: &AtomicUsize) {
     let mut by_pipeline: Vec<PipelineCommit> = Vec::new();
     for job in jobs {
-        match by_pipeline.iter_mut().find(|commit| commit.ends.get_id() == job.reply_to.get_id()) {
+        match by_pipeline.iter_mut().find(|commit| Arc::ptr_eq(&commit.ends, &job.ends)) {
             Some(commit) => commit.add(job),
             None => by_pipeline.push(PipelineCommit {
-                ends: job.reply_to,
+                ends: job.ends,
                 commit: job.commit,
                 counts: job.counts,
                 traced: job.traced,
@@ -443,7 +429,7 @@ fn commit(
         }
     }
     for PipelineCommit { ends, commit, counts, mut traced, holds } in by_pipeline {
-        let (result, sealed) = if refused.contains(&ends.get_id()) {
+        let (result, sealed) = if ends.is_refused() {
             (Err("an earlier group could not be written".to_owned()), Ok(()))
         } else {
             files.commit(&commit)
@@ -462,36 +448,16 @@ fn commit(
                 tracing::error!("{bug}; the run goes on, and the tracer is told of no further items");
             }
         }
-        // An actor that is gone belongs to a pipeline that was torn down; what is committed stays committed.
-        drop(match result {
+        match result {
             Ok(()) => {
-                count(stats, &counts);
-                ends.cast(ItemEndsMsg::Committed(counts, traced))
+                stats.count(&counts);
+                ends.committed(&counts);
             }
-            Err(error) => {
-                refused.insert(ends.get_id());
-                ends.cast(ItemEndsMsg::CommitFailed(error))
-            }
-        });
-        if let Err(error) = sealed {
-            refused.insert(ends.get_id());
-            drop(ends.cast(ItemEndsMsg::CommitFailed(error)));
+            Err(error) => ends.commit_failed(error),
         }
-    }
-}
-
-/// Adds what is written to the counters of the run.
-fn count(stats: &Stats, counts: &CommitCounts) {
-    stats.done.add(counts.done);
-    stats.failed.add(counts.failed);
-    // All sources of one commit are of one pipeline.
-    if let Some((source, _)) = counts.by_source.first() {
-        let pipeline = stats.pipeline_of(*source);
-        pipeline.done.add(counts.done);
-        pipeline.failed.add(counts.failed);
-    }
-    for (stage, kind) in &counts.failures {
-        stats.stage(*stage).failures(*kind).add(1);
+        if let Err(error) = sealed {
+            ends.commit_failed(error);
+        }
     }
 }
 

@@ -1,28 +1,29 @@
-//! Fold: brings the parts of a token back together, or its rows that come by several ways, and takes the one row that is made of them through
+//! Fold: brings the parts of a token back together, or its rows that come by several ways, and has the one row that is made of them taken through
 //! the chain behind it. It keeps rows and counts; what the row of parts is made like is the kind's.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use orchestra_core::collect::{Arrival, Collected, Collector};
 use orchestra_core::data::{Label, OwnedRow, OwnedValue, Refusal, Value};
 use orchestra_core::shapes::{Fold, MapRuns, RowScope};
 use orchestra_core::{ItemId, StageId};
 use orchestra_plan::{ColumnRef, JoinWay, Origin};
-use ractor::{Actor, ActorProcessingErr, ActorRef};
+use ractor::ActorRef;
+use tokio::runtime::Handle;
 
 use super::chain::{Chain, Outcome};
-use super::fold_target::{FoldMsg, FoldPart};
+use super::fold_target::{FoldPart, Gather};
 use super::token::{PartPath, Token};
 use crate::context::RunContext;
 use crate::messages::PipelineMsg;
 use crate::panics::run_blocking;
 
-/// The actor of a stage that folds the rows of one token.
-pub struct FoldActor;
-
 /// Threads that take rows through the chain of one fold.
 const MOST_RUNNING: usize = 2;
+
+/// A stage that folds the rows of one token.
+pub struct FoldStage(Arc<Work>);
 
 pub struct FoldArgs {
     pub context: Arc<RunContext>,
@@ -40,13 +41,14 @@ pub enum FoldOf {
     Join(Vec<JoinWay>),
 }
 
-pub struct FoldState {
-    work: Arc<Work>,
+struct FoldState {
     /// By item and the path of the token that the parts are of. Bounded by the items in flight.
     collector: Collector<(ItemId, PartPath), Token, OwnedRow>,
     /// Tokens all of whose parts are there. Bounded by the items in flight.
     complete: Vec<(Token, Vec<OwnedRow>)>,
     running: usize,
+    /// Threads that tell what follows of tokens that have lost a part.
+    telling: usize,
     /// How many of those that feed it may still send parts.
     feeding: usize,
     /// What follows has been told that nothing more comes.
@@ -57,54 +59,68 @@ struct Work {
     args: FoldArgs,
     /// Columns that a join carries, in the order of its ways.
     carries: Vec<ColumnRef>,
+    /// What may have to wait runs there.
+    runtime: Handle,
+    state: Mutex<FoldState>,
     runs: Mutex<Vec<(MapRuns, Outcome)>>,
 }
 
-impl Actor for FoldActor {
-    type Msg = FoldMsg;
-    type State = FoldState;
-    type Arguments = FoldArgs;
-
-    async fn pre_start(&self, _: ActorRef<FoldMsg>, args: FoldArgs) -> Result<FoldState, ActorProcessingErr> {
+impl FoldStage {
+    /// Must be called within the runtime of its pipeline.
+    pub fn new(args: FoldArgs) -> Self {
         let (feeding, carries) = match &args.of {
             FoldOf::Parts(_) => (1, Vec::new()),
             FoldOf::Join(ways) => (ways.len(), ways.iter().flat_map(|way| &way.reads).copied().collect()),
         };
-        let work = Arc::new(Work { args, carries, runs: Mutex::default() });
-        Ok(FoldState {
-            work,
+        let state = FoldState {
             collector: Collector::default(),
             complete: Vec::new(),
             running: 0,
+            telling: 0,
             feeding,
             is_over: false,
-        })
-    }
-
-    async fn handle(
-        &self,
-        me: ActorRef<FoldMsg>,
-        message: FoldMsg,
-        state: &mut FoldState,
-    ) -> Result<(), ActorProcessingErr> {
-        match message {
-            FoldMsg::Parts(parts) => state.parts(parts),
-            FoldMsg::Finished => state.running -= 1,
-            FoldMsg::Drained => state.feeding = state.feeding.saturating_sub(1),
-        }
-        state.go_on(&me);
-        if state.feeding == 0 && state.running == 0 && state.collector.is_empty() && !state.is_over {
-            state.is_over = true;
-            state.work.args.chain.drained();
-        }
-        Ok(())
+        };
+        let runtime = Handle::current();
+        Self(Arc::new(Work { args, carries, runtime, state: Mutex::new(state), runs: Mutex::default() }))
     }
 }
 
-impl FoldState {
-    fn parts(&mut self, parts: Vec<FoldPart>) {
+impl Gather for FoldStage {
+    fn parts(&self, parts: Vec<FoldPart>) {
+        let work = &self.0;
+        let lost = {
+            let mut state = work.state();
+            let lost = work.collect(&mut state, parts);
+            state.telling += usize::from(!lost.is_empty());
+            work.go_on(&mut state);
+            lost
+        };
+        if !lost.is_empty() {
+            // Not under the lock: what follows may be a fold, too.
+            work.with_failed_part(&lost);
+            let mut state = work.state();
+            state.telling -= 1;
+            work.end_if_over(state);
+        }
+    }
+
+    fn drained(&self) {
+        let mut state = self.0.state();
+        state.feeding = state.feeding.saturating_sub(1);
+        self.0.end_if_over(state);
+    }
+}
+
+impl Work {
+    /// A thread that panicked in here ends its pipeline, of which nothing counts any more.
+    fn state(&self) -> MutexGuard<'_, FoldState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds parts; gives the tokens of which one has failed, once all the others are there.
+    fn collect(&self, state: &mut FoldState, parts: Vec<FoldPart>) -> Vec<Token> {
         let mut lost = Vec::new();
-        let stats = self.work.args.context.stats.stage(self.work.args.stage);
+        let stats = self.args.context.stats.stage(self.args.stage);
         for FoldPart { token, arrival } in parts {
             if matches!(arrival, Arrival::Row(_)) {
                 stats.entered.add(1);
@@ -119,7 +135,7 @@ impl FoldState {
             let key = (token.ticket.id(), path);
             let share = token.share();
             let Some(Collected { token, share, parts }) =
-                self.collector.arrive(key, token, part, share, arrival)
+                state.collector.arrive(key, token, part, share, arrival)
             else {
                 continue;
             };
@@ -127,37 +143,46 @@ impl FoldState {
             path.pop();
             let token = Token::new(token.ticket.clone(), share, path);
             match parts {
-                Some(parts) => self.complete.push((token, parts)),
+                Some(parts) => state.complete.push((token, parts)),
                 None => lost.push(token),
             }
         }
-        self.work.with_failed_part(lost);
+        lost
     }
 
-    /// Takes what is complete through the chain. What follows may have to wait for a free row, which an actor must not; and only few threads
+    /// Has what is complete taken through the chain. What follows may have to wait for a free row, which no caller may; and only few threads
     /// wait, because others of the same pool free the rows.
-    fn go_on(&mut self, me: &ActorRef<FoldMsg>) {
-        if self.complete.is_empty() || self.running >= MOST_RUNNING {
+    fn go_on(self: &Arc<Self>, state: &mut FoldState) {
+        if state.complete.is_empty() || state.running >= MOST_RUNNING {
             return;
         }
-        let complete = std::mem::take(&mut self.complete);
-        let (work, me) = (Arc::clone(&self.work), me.clone());
-        self.running += 1;
-        run_blocking(&self.work.args.pipeline, "what follows a fold", move || {
+        let complete = std::mem::take(&mut state.complete);
+        state.running += 1;
+        let work = Arc::clone(self);
+        run_blocking(&self.runtime, &self.args.pipeline, "what follows a fold", move || {
             work.process(complete);
-            drop(me.cast(FoldMsg::Finished));
+            let mut state = work.state();
+            state.running -= 1;
+            work.go_on(&mut state);
+            work.end_if_over(state);
         });
     }
-}
 
-impl Work {
-    /// A part of each of these has failed, and the failure is reported: what the others stood for ends here.
-    fn with_failed_part(&self, tokens: Vec<Token>) {
-        if tokens.is_empty() {
+    /// Tells what follows, once nothing more can come.
+    fn end_if_over(&self, mut state: MutexGuard<'_, FoldState>) {
+        let is_busy = state.running > 0 || state.telling > 0 || !state.complete.is_empty();
+        if state.feeding > 0 || is_busy || !state.collector.is_empty() || state.is_over {
             return;
         }
+        state.is_over = true;
+        drop(state);
+        self.args.chain.drained();
+    }
+
+    /// A part of each of these has failed, and the failure is reported: what the others stood for ends here.
+    fn with_failed_part(&self, tokens: &[Token]) {
         let mut out = Outcome::default();
-        for token in &tokens {
+        for token in tokens {
             self.args.chain.end_with_failed_part(token, &mut out);
         }
         self.args.chain.send(&mut out);

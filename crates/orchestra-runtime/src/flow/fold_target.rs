@@ -6,17 +6,16 @@ use orchestra_core::StageId;
 use orchestra_core::collect::{Arrival, Part};
 use orchestra_core::data::OwnedRow;
 use orchestra_core::lineage::Share;
-use ractor::ActorRef;
 
 use super::token::{PartPath, Token};
 
-pub enum FoldMsg {
+/// Takes the parts of a fold. Any thread may call it, and it never waits.
+pub trait Gather: Send + Sync {
     /// Parts have come to their ends.
-    Parts(Vec<FoldPart>),
-    /// A thread has taken rows through the chain.
-    Finished,
+    fn parts(&self, parts: Vec<FoldPart>);
+
     /// No further part will come from one of those that feed it.
-    Drained,
+    fn drained(&self);
 }
 
 /// A part, or the row of one way of a join, and what became of it.
@@ -30,7 +29,7 @@ pub struct FoldPart {
 #[derive(Clone)]
 pub struct FoldTarget {
     pub stage: StageId,
-    pub actor: ActorRef<FoldMsg>,
+    pub fold: Arc<dyn Gather>,
     /// Which of the ways of a join is meant; `None`: it takes parts.
     pub way: Option<Part>,
     /// The folds behind it, which wait for the row that it makes.

@@ -11,6 +11,7 @@ use orchestra_core::{Failure, StageId};
 use orchestra_plan::{ColumnRef, Origin};
 use ractor::ActorRef;
 use smallvec::SmallVec;
+use tokio::runtime::Handle;
 
 use super::chain::{Chain, Outcome};
 use super::token::Token;
@@ -26,18 +27,24 @@ type Values<'a> = SmallVec<[Value<'a>; 4]>;
 pub struct Processor {
     work: Arc<Work>,
     pipeline: ActorRef<PipelineMsg>,
+    runtime: Handle,
 }
 
 /// Output elements up to which a batch is quick: less than 100 µs of softmax and JSON.
 const QUICK_ELEMENTS: usize = 16 * 1024;
 
 impl Processor {
+    /// Must be called within the runtime of its pipeline.
     pub fn new(stage: StageId, chain: Chain, pipeline: ActorRef<PipelineMsg>) -> Self {
-        Self { work: Arc::new(Work::new(stage, chain)), pipeline }
+        Self { work: Arc::new(Work::new(stage, chain)), pipeline, runtime: Handle::current() }
     }
 }
 
 impl Completion for Processor {
+    fn serving(&self) {
+        self.work.chain.ends.serving(self.work.stage);
+    }
+
     /// Has a batch worked on: here and now if it takes a few microseconds.
     fn completed(&self, batch: CompletedBatch) {
         if self.work.is_quick(&batch) {
@@ -48,13 +55,13 @@ impl Completion for Processor {
         // Bounded by the slots: a batch holds its slot until it has been worked on.
         self.work.open.fetch_add(1, Ordering::Relaxed);
         let work = Arc::clone(&self.work);
-        run_blocking(&self.pipeline, "what follows a batch", move || {
+        run_blocking(&self.runtime, &self.pipeline, "what follows a batch", move || {
             work.process(batch);
             work.close_one();
         });
     }
 
-    /// A failure goes to the item-ends actor and, if it is that of a part, to those that wait for the part.
+    /// A failure goes to the ends of the pipeline and, if it is that of a part, to those that wait for the part.
     fn failed(&self, token: &Token, failure: Failure) {
         let (chain, mut out) = (&self.work.chain, Outcome::default());
         chain.end_failed(token, failure, &mut out);
@@ -157,7 +164,7 @@ impl Work {
                 let items = Arc::clone(&batch.slot.tokens);
                 DoneRows::new(items, rows, failed_rows, out.done.clone(), Arc::clone(trace))
             });
-            // The slot is free for the next rows before the item-ends actor looks at these; but where records are large, only when they are
+            // The slot is free for the next rows before these are looked at; but where records are large, only when they are
             // written.
             let hold = || Box::new((Arc::clone(&batch.slot), std::mem::take(&mut batch.open)));
             let hold = (out.text.len() >= BYTES_AT_ONCE).then(hold);

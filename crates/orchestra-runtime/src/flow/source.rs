@@ -1,4 +1,4 @@
-//! Source: hands the items of one catalog to loaders, in order, as far as they are listed and as long as the window of items in flight has room and
+//! Source: hands the items of one intake to loaders, in order, as far as they are there and as long as the window of items in flight has room and
 //! records do not pile up.
 //! Threads of its own load them (`loader/thread.rs`); it replaces one that hangs. It opens no item and knows nothing of stages.
 
@@ -9,22 +9,20 @@ use std::time::{Duration, Instant};
 use orchestra_core::slot_claims::ItemsThrough;
 use orchestra_core::{PipelineId, SourceId};
 use orchestra_plan::{BETWEEN_COMMITS, SourcePlan};
-use orchestra_store::{ListError, ListingReader};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
 
 use crate::context::RunContext;
 use crate::flow::chain::Chain;
-use crate::flow::committer::{CommitterHandle, Hurry};
-use crate::flow::listing::Listing;
+use crate::flow::endpoints::Intake;
+use crate::flow::ends::Hurry;
 use crate::flow::loader::ReadablePlaces;
 use crate::flow::loader::inbox::Inbox;
 use crate::flow::loader::setup::LoaderSetup;
 use crate::flow::loader::thread as loader_thread;
 use crate::flow::loader::work::LoaderWork;
-use crate::flow::ticket::{Tickets, TicketsBuilder};
-use crate::messages::{ItemEndsMsg, PipelineEnd, PipelineMsg, SourceMsg};
+use crate::messages::{PipelineEnd, PipelineMsg, SourceMsg};
 
 /// How often loader threads are looked at.
 const TICK: Duration = Duration::from_secs(1);
@@ -37,28 +35,19 @@ pub struct Source;
 pub struct SourceArgs {
     pub context: Arc<RunContext>,
     pub source: SourceId,
-    /// Its items, and which of them earlier runs have finished.
-    pub listing: Listing,
-    /// Items that may be handed out and not committed.
+    pub intake: Box<dyn Intake>,
+    /// Items that may be handed out and have no end.
     pub window: u64,
     pub loaders: usize,
     pub pipeline: ActorRef<PipelineMsg>,
     /// What its loaders take items through: it hears of the end.
     pub chain: Arc<Chain>,
-    /// It learns when the last items are on their way.
-    pub committer: CommitterHandle,
 }
 
 pub struct SourceState {
     args: SourceArgs,
     work: Arc<LoaderWork>,
     loaders: Vec<Arc<Inbox>>,
-    /// `None` if it could not be opened, which ends the source.
-    reader: Option<ListingReader>,
-    /// How many items are listed, as far as it was looked at.
-    listed: u64,
-    /// Of these, those that were unfinished at the start: what there is to hand out.
-    to_do: u64,
     /// Loaders that wait, each with the number of items that it asked for.
     waiting: VecDeque<(usize, u64)>,
     /// Since when loaders wait because the window is full, or records that wait are enough: what is done is not written fast enough.
@@ -69,7 +58,8 @@ pub struct SourceState {
     committed: u64,
     /// Nothing more is handed out, for this reason.
     end: Option<PipelineEnd>,
-    drained: Option<Hurry>,
+    is_drained: bool,
+    hurry: Option<Hurry>,
     reported: bool,
 }
 
@@ -81,10 +71,11 @@ impl Actor for Source {
     async fn pre_start(
         &self,
         me: ActorRef<SourceMsg>,
-        args: SourceArgs,
+        mut args: SourceArgs,
     ) -> Result<SourceState, ActorProcessingErr> {
         // Before any of its items can be committed.
-        args.chain.ends.cast(ItemEndsMsg::Attach(args.source, me.clone()))?;
+        args.chain.ends.attach(args.source, me.clone());
+        args.intake.begin(&args.chain);
         let work = Arc::new(LoaderWork {
             context: Arc::clone(&args.context),
             source: args.source,
@@ -97,28 +88,21 @@ impl Actor for Source {
         });
         me.send_interval(TICK, || SourceMsg::Tick);
         // A source that is gone needs no items.
-        args.listing.catalog.growth().watch(move || drop(me.cast(SourceMsg::Progressed)));
-        let reader = args.listing.catalog.reader();
+        args.intake.watch(Box::new(move || drop(me.cast(SourceMsg::Progressed))));
         let mut state = SourceState {
             args,
             work,
             loaders: Vec::new(),
-            reader: None,
-            listed: 0,
-            to_do: 0,
             waiting: VecDeque::new(),
             full_since: None,
             waits_for_records: false,
             handed: 0,
             committed: 0,
             end: None,
-            drained: None,
+            is_drained: false,
+            hurry: None,
             reported: false,
         };
-        match reader {
-            Ok(reader) => state.reader = Some(reader),
-            Err(error) => state.end = Some(state.failed(&error)),
-        }
         for loader in 0..state.args.loaders {
             state.loaders.push(loader_thread::start(&state.work, loader)?);
         }
@@ -144,7 +128,7 @@ impl Actor for Source {
             SourceMsg::Committed(n) => state.committed += n,
             SourceMsg::Stop => drop(state.end.get_or_insert(PipelineEnd::Stopped)),
         }
-        state.look_at_the_list();
+        state.look();
         state.hand_out();
         state.look_for_the_end();
         Ok(())
@@ -221,26 +205,10 @@ impl SourceState {
         if self.work.setup.is_some() { self.loaders.clone() } else { Vec::new() }
     }
 
-    fn look_at_the_list(&mut self) {
-        let Listing { catalog, finished } = &self.args.listing;
-        // In this order: what is complete is known in full.
-        let (extent, n) = (catalog.growth().extent(), catalog.growth().count());
-        if n != std::mem::replace(&mut self.listed, n) {
-            self.to_do = n - finished.count_below(n);
-        }
+    fn look(&mut self) {
         if self.end.is_none() {
-            self.end = catalog.growth().failure(|error| self.failed(error));
+            self.end = self.args.intake.look();
         }
-        if self.end.is_none() && extent.known().is_some() && self.handed >= self.to_do {
-            self.end = Some(PipelineEnd::Complete);
-        }
-    }
-
-    /// What is in flight is finished; the run can be resumed.
-    fn failed(&self, error: &ListError) -> PipelineEnd {
-        let name = &self.args.context.plan.sources[self.args.source.index()].name;
-        let why = format!("the items of source `{name}` cannot be listed: {error}{}", error.remedy());
-        if error.is_of_source() { PipelineEnd::NotListed(why) } else { PipelineEnd::SourceFailed(why) }
     }
 
     fn hand_out(&mut self) {
@@ -251,18 +219,19 @@ impl SourceState {
             if let Some(reached) = self.args.context.first_failed(self.pipeline()) {
                 // There are more, which would fail as these have.
                 self.end = Some(PipelineEnd::Stopped);
-                drop(self.args.pipeline.cast(PipelineMsg::FirstFailed(reached))); // One that is gone has ended.
+                drop(self.args.pipeline.cast(PipelineMsg::LimitReached(reached))); // One that is gone has ended.
                 return;
             }
             let room = self.args.window.saturating_sub(self.handed - self.committed);
             // Large records fill memory long before so many items are on their way.
-            let is_piled_up = self.args.committer.waiting() as u64 > self.args.context.plan.record_bytes();
+            let is_piled_up = self.args.chain.ends.is_piled_up();
             if room == 0 || is_piled_up {
                 self.full_since.get_or_insert(now);
                 if is_piled_up && !std::mem::replace(&mut self.waits_for_records, true) {
                     let me = self.work.from.clone();
                     // One that is gone needs no items.
-                    self.args.committer.when_written(move || drop(me.cast(SourceMsg::Written)));
+                    let written = move || drop(me.cast(SourceMsg::Written));
+                    self.args.chain.ends.when_written(Box::new(written));
                 }
                 return;
             }
@@ -270,7 +239,7 @@ impl SourceState {
                 let loaders = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
                 self.args.context.stats.waiting_for_sinks.add_time(now.saturating_sub(since) * loaders);
             }
-            match self.next_items(room.min(self.share()).min(asked.max(1)) as usize) {
+            match self.args.intake.next(room.min(self.share()).min(asked.max(1)) as usize) {
                 Ok(items) if items.len() == 0 => return,
                 Ok(items) => {
                     self.handed += items.len() as u64;
@@ -280,36 +249,18 @@ impl SourceState {
                         self.loaders[loader].push(items);
                     }
                 }
-                Err(error) => self.end = Some(self.failed(&error)),
+                Err(end) => self.end = Some(end),
             }
-            self.look_at_the_list();
+            self.look();
         }
     }
 
     /// Most items for one loader: fewer where few are listed, so that the loaders share them, and at the end of the list come to theirs
     /// together; and never so many that what some hold leaves no room for the others.
     fn share(&self) -> u64 {
-        let left = self.to_do.saturating_sub(self.handed);
+        let left = self.args.intake.left();
         let shared = left.min(self.args.window.saturating_sub(BETWEEN_COMMITS as u64));
         (shared / (self.args.loaders as u64 * 3).max(1)).max(1)
-    }
-
-    /// Up to `n` unfinished items, and none where no further one is listed yet. Reading on is cheap: the list is a file in the page cache.
-    fn next_items(&mut self, n: usize) -> Result<Tickets, ListError> {
-        let mut items =
-            TicketsBuilder::with_capacity(self.args.source, self.handed, n, self.args.context.tracer.is_on());
-        let finished = &self.args.listing.finished;
-        while let Some(reader) = self.reader.as_mut().filter(|_| items.len() < n) {
-            let index = finished.next_missing(reader.next_index());
-            if index != reader.next_index() {
-                reader.skip_to(index)?;
-            }
-            match reader.read()? {
-                Some((name, locator)) => items.add(index, name, locator),
-                None => break,
-            }
-        }
-        Ok(items.build())
     }
 
     fn pipeline(&self) -> PipelineId {
@@ -318,8 +269,9 @@ impl SourceState {
 
     fn look_for_the_end(&mut self) {
         let Some(end) = &self.end else { return };
-        if self.drained.is_none() && self.work.loaded.get() >= self.handed {
-            self.drained = Some(self.args.committer.hurry());
+        if !self.is_drained && self.work.loaded.get() >= self.handed {
+            self.is_drained = true;
+            self.hurry = self.args.chain.ends.hurry();
             self.args.chain.drained();
         }
         if self.committed >= self.handed && !self.reported {

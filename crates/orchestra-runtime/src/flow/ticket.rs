@@ -3,7 +3,10 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
+use orchestra_core::data::OwnedRow;
 use orchestra_core::{ItemId, SourceId};
 
 use crate::trace::timeline::Timeline;
@@ -25,6 +28,24 @@ struct Block {
     items: Vec<Item>,
     /// By item; none in a run without traces.
     timelines: Vec<Timeline>,
+    /// Of the only item, where that is a request.
+    request: Option<Brought>,
+}
+
+/// What a request has brought.
+struct Brought {
+    content: Content,
+    /// The one who asked has gone: nothing more is to be done for it.
+    is_withdrawn: AtomicBool,
+}
+
+/// The item of a request.
+#[derive(Debug, Clone)]
+pub enum Content {
+    /// What the fetch of its source reads, in place of a locator.
+    File(Bytes),
+    /// The columns that its source gives.
+    Row(OwnedRow),
 }
 
 /// Half a cache line: the thread that looks at it has last seen the memory on another core, or long ago.
@@ -46,6 +67,34 @@ impl Ticket {
         Self { block: Arc::new(tickets.block), at: 0 }
     }
 
+    /// An item that someone asks about.
+    pub fn of_request(id: ItemId, name: &str, content: Content) -> Self {
+        let mut tickets = TicketsBuilder::with_capacity(id.source, id.index, 1, false);
+        tickets.add(id.index, name, b"");
+        tickets.block.request = Some(Brought { content, is_withdrawn: AtomicBool::new(false) });
+        Self { block: Arc::new(tickets.block), at: 0 }
+    }
+
+    /// The one who asked has gone.
+    pub fn withdraw(&self) {
+        if let Some(request) = &self.block.request {
+            request.is_withdrawn.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether nothing more is to be done for it.
+    pub fn is_withdrawn(&self) -> bool {
+        self.block.request.as_ref().is_some_and(|request| request.is_withdrawn.load(Ordering::Relaxed))
+    }
+
+    /// Its row, where a request has brought that.
+    pub fn row(&self) -> Option<&OwnedRow> {
+        match &self.block.request.as_ref()?.content {
+            Content::Row(row) => Some(row),
+            Content::File(_) => None,
+        }
+    }
+
     pub fn id(&self) -> ItemId {
         ItemId { source: self.block.source, index: self.item().index }
     }
@@ -64,6 +113,9 @@ impl Ticket {
 
     /// What the kind of its source finds it by.
     pub fn locator(&self) -> &[u8] {
+        if let Some(Brought { content: Content::File(bytes), .. }) = &self.block.request {
+            return bytes;
+        }
         let begin = self.at.checked_sub(1).map_or(0, |before| self.block.items[before].end);
         &self.block.text[begin..self.item().locator_end]
     }
@@ -92,6 +144,11 @@ pub struct Tickets {
 }
 
 impl Tickets {
+    /// Of a request.
+    pub fn of(ticket: &Ticket) -> Self {
+        Self { block: Arc::clone(&ticket.block), next: ticket.at }
+    }
+
     /// The one that was taken last.
     pub fn last_taken(&self) -> Option<Ticket> {
         let at = self.next.checked_sub(1)?;
@@ -134,6 +191,7 @@ impl TicketsBuilder {
             text: Vec::with_capacity(n * USUAL_LOCATOR),
             items: Vec::with_capacity(n),
             timelines: Vec::with_capacity(if is_traced { n } else { 0 }),
+            request: None,
         };
         Self { is_traced, block }
     }

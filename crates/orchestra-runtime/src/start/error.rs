@@ -54,6 +54,11 @@ pub enum StartRunError {
         "nothing is said to run the batches of stage `{0}`; `RunOptions::engines` needs an engine for each batch stage of the plan"
     )]
     NoEngine(String),
+    #[error(
+        "the items of source `{0}` are requests, and a run has none: a program that embeds orchestra asks them (docs/guide/library.md); to run this \
+        graph over files, let the source list them, `kind = \"images\"`, and the sinks write them, `kind = \"jsonl\"`"
+    )]
+    Asked(String),
     #[error("nothing is said to start the commands of tasks; `RunOptions::keepers` needs a launcher")]
     NoKeeper,
     #[error("the journal of tasks in `{}` cannot be used: {error}", folder.display())]

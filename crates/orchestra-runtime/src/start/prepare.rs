@@ -39,6 +39,9 @@ pub fn prepare_with(
     loaders: Option<ProcessLauncher>,
     engine: Option<&EngineVersion>,
 ) -> Result<Prepared, StartRunError> {
+    if let Some(source) = plan.asked() {
+        return Err(StartRunError::Asked(source.name.clone()));
+    }
     if earlier == Earlier::RetryFailed {
         // Those that have failed before may all fail again.
         let plan = Arc::make_mut(&mut plan);

@@ -203,9 +203,12 @@ pub enum SentValue {
     },
 }
 
+/// Bytes of a file that a request brings, in place of a locator.
+pub const LARGEST_REQUEST: usize = 256 << 20;
+
 impl Frame for ToLoader {
-    /// A line of a list may have a mebibyte, which is then in the path and in the name.
-    const MAX_BYTES: usize = 4 << 20;
+    /// A request, and what stands in its frame before it. A line of a list may have a mebibyte, which is then in the path and in the name.
+    const MAX_BYTES: usize = LARGEST_REQUEST + (4 << 20);
 }
 
 impl Frame for FromLoader {

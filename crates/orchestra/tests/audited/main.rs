@@ -7,6 +7,7 @@ mod common;
 
 mod device_vanishes;
 mod engines;
+mod flow;
 mod kill_points;
 mod leaks;
 mod service;

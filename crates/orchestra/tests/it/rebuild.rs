@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::common::{AS_IT_IS, Workplace, each_shows_its_own_picture};
+use crate::common::{AS_IT_IS, Workplace, bounded, each_shows_its_own_picture};
+use futures::future::join_all;
 use orchestra::StartOptions;
 use orchestra::kind::{
     Connect, Draft, Emit, Fields, Map, MapRun, Refusal, Reported, Runs, StageConnected, StageContext,
@@ -15,6 +16,7 @@ use orchestra::trace::{
     BatchNumber, BatchTrace, DeviceTrace, EndedItems, RunBegan, RunEnded, RunTracer, TaskTrace, Tracer,
     WorkerTrace,
 };
+use orchestra_testkit::images::index_of_blocks;
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;
 
@@ -205,4 +207,46 @@ async fn a_panic_on_the_blocking_pool_ends_in_a_pipeline_that_is_built_anew() {
     let records = place.records(&["all.jsonl"]);
     records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
     each_shows_its_own_picture(&records, "all.jsonl", "blocks");
+}
+
+/// The workplace, whose pictures are asked for.
+async fn ask_all(options: StartOptions) -> Vec<Result<Vec<orchestra::Record>, orchestra::ProcessError>> {
+    let mut place = workplace();
+    place
+        .set("kind = \"images\"\npaths = [\"images\"]", "kind = \"request\"")
+        .set("kind = \"jsonl\"", "kind = \"reply\"");
+    let flow = bounded("the flow starts", orchestra::flow_of(place.plan(), options, 1000)).await.unwrap();
+    place.watch_flow(&flow);
+    let picture = |index: u64| std::fs::read(place.path(&format!("images/{index:08}.png"))).unwrap();
+    let asked = (0..ITEMS).map(|index| flow.process(orchestra::Item::bytes(picture(index)), None));
+    let answers = bounded("all are answered", join_all(asked)).await;
+    assert_eq!(flow.waiting(), 0);
+    bounded("the flow ends", flow.close()).await;
+    answers
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_a_pipeline_that_falls_over_bugs_are_asked_again_and_answered_once() {
+    let place = workplace();
+    let (options, panics) = panicking(&place, |n| [3, 20, 31].contains(&n));
+    for (index, records) in (0..).zip(ask_all(options).await) {
+        let records = records.unwrap();
+        let shown: Vec<f32> =
+            serde_json::from_value(records[0].json().unwrap()["blocks"]["data"].clone()).unwrap();
+        assert_eq!((records.len(), index_of_blocks(&shown)), (1, Some(index)));
+    }
+    assert_eq!(panics.load(Ordering::Relaxed), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_a_pipeline_that_always_falls_over_are_told_so() {
+    let place = workplace();
+    let (options, panics) = panicking(&place, |n| n >= 5);
+    let answers = ask_all(options).await;
+    assert_eq!(panics.load(Ordering::Relaxed), 4, "once, and after each of three rebuilds");
+    let over: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
+    assert!(!over.is_empty() && (over.len() as u64) < ITEMS);
+    for error in over {
+        assert!(error.to_string().contains("a bug, as asked"), "{error}");
+    }
 }

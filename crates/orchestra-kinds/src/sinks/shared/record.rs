@@ -1,6 +1,6 @@
 //! Values as JSON. Writes no file.
 
-use orchestra_core::data::{Column, ColumnType, Label, OwnedRow, Schema, TensorView, Value};
+use orchestra_core::data::{Column, ColumnType, Label, OwnedRow, Schema, TensorView, Value, with_values};
 use orchestra_core::{DType, Element};
 use serde::ser::{Error, SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
@@ -75,6 +75,13 @@ impl Serialize for ValueJson<'_> {
             }
         }
     }
+}
+
+/// A row that owns its values, as [`RowJson`] shows one.
+pub fn owned_row_json(schema: &Schema, row: &OwnedRow) -> Result<serde_json::Value, serde_json::Error> {
+    let mut json = Ok(serde_json::Value::Null);
+    with_values(row, &mut |row| json = serde_json::to_value(RowJson { schema, row }));
+    json
 }
 
 struct OwnedRowJson<'a> {

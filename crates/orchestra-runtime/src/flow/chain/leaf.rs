@@ -141,7 +141,8 @@ impl RowInHand<'_, '_> {
         let room = room.map_err(|refusal| self.fail(target.stage, refusal))?;
         // None: as below.
         let Some(room) = room else { return Err(self.void()) };
-        let open = if size.is_none() { target.pool.claim_now() } else { None };
+        let open = self.lease.take();
+        let open = open.or_else(|| size.is_none().then(|| target.pool.claim_now()).flatten());
         let lease = match open {
             Some(lease) => Some(lease),
             None => {

@@ -1,13 +1,14 @@
-//! What became of some rows, until it is sent to the item-ends actor and to folds.
+//! What became of some rows, until it is sent to the ends of the pipeline and to folds.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use orchestra_core::lineage::{End, Share};
 use orchestra_core::{Failure, ItemId};
-use ractor::ActorRef;
 use smallvec::SmallVec;
 
-use super::{FoldMsg, FoldPart, FoldTarget, Ticket, Token};
+use super::{FoldPart, FoldTarget, Ticket, Token};
+use crate::flow::fold_target::Gather;
 use crate::messages::{RecordTo, WholeItems};
 
 #[derive(Default)]
@@ -15,12 +16,12 @@ pub struct Outcome {
     /// Items that have ended in the only sink, in the order of their records.
     pub done: Vec<ItemId>,
     pub text: Vec<u8>,
-    /// `done` and `text`, packed by `Processor` for the item-ends actor.
+    /// `done` and `text`, packed by `Processor` for the ends of the pipeline.
     pub whole: Option<WholeItems>,
     pub(super) ends: Vec<(Ticket, End<RecordRange>)>,
     /// Rows that have failed since the last `send`.
     pub n_failed: usize,
-    pub(super) parts: Vec<(ActorRef<FoldMsg>, Vec<FoldPart>)>,
+    pub(super) parts: Vec<(Arc<dyn Gather>, Vec<FoldPart>)>,
 }
 
 pub(super) struct RecordRange {
@@ -42,9 +43,9 @@ impl Outcome {
     }
 
     pub(super) fn part(&mut self, fold: &FoldTarget, part: FoldPart) {
-        match self.parts.iter_mut().find(|(to, _)| to.get_id() == fold.actor.get_id()) {
+        match self.parts.iter_mut().find(|(to, _)| Arc::ptr_eq(to, &fold.fold)) {
             Some((_, parts)) => parts.push(part),
-            None => self.parts.push((fold.actor.clone(), vec![part])),
+            None => self.parts.push((Arc::clone(&fold.fold), vec![part])),
         }
     }
 }

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 use super::outcome::{Outcome, RecordRange};
 use super::{Chain, FoldTarget, ItemInHand, MapPlace, PartPath, Token};
+use crate::batch::slot_pool::RowLease;
 
 pub(super) struct RowInHand<'a, 'o> {
     pub chain: &'a Chain,
@@ -35,6 +36,8 @@ pub(super) struct RowInHand<'a, 'o> {
     pub records: SmallVec<[RecordRange; 1]>,
     pub failure: Option<Failure>,
     pub failed_at: Option<StageId>,
+    /// A row of the only batch that it can come to, claimed for it.
+    pub lease: Option<RowLease<'a>>,
     /// Its pictures that are kept already.
     pub kept: SmallVec<[(ColumnRef, Arc<dyn KeptPicture>); 1]>,
     /// The pipeline is being torn down, or the item was given up: nothing is said of it.
@@ -70,6 +73,7 @@ impl<'a, 'o> RowInHand<'a, 'o> {
             records: SmallVec::new(),
             failure: None,
             failed_at: None,
+            lease: None,
             kept: SmallVec::new(),
             is_void: false,
         }
@@ -202,6 +206,12 @@ impl Leaves for RowInHand<'_, '_> {
     fn leaf(&mut self, at: usize, scope: &RowScope<'_>) -> Result<(), Over> {
         let chain = self.chain;
         let leaf = &chain.leaves[at];
+        if self.token.ticket.is_withdrawn() {
+            self.leave_loading()?;
+            let folds = chain.folds_of(at..at + 1, self.splits.len());
+            let dropped = self.drop_at(&(at..at + 1), &folds, None);
+            return dropped.map_err(|refusal| self.fail(leaf.stage, refusal));
+        }
         let share = self.share_of(&(at..at + 1)).map_err(|refusal| self.fail(leaf.stage, refusal))?;
         let part = self.part.take();
         let token = part.as_ref().unwrap_or(self.token);

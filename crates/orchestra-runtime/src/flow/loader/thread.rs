@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use orchestra_core::FailureKind;
-use orchestra_core::data::Refusal;
+use orchestra_core::data::{Refusal, Value, with_values};
 use orchestra_core::shapes::{FetchRun, MapRuns, RowScope};
 use orchestra_plan::Origin;
 use rustix::thread::sched_setaffinity;
@@ -157,9 +157,12 @@ impl<'a> LocalThread<'a> {
         let work = self.work;
         let token = Token::whole(ticket);
         let is_traced = token.ticket.timeline().is_some();
-        let locator = token.ticket.locator();
+        let brought = token.ticket.row();
         // A panic in here is a bug of ours; it fails the item by name instead of losing it with its thread.
-        let fetched = catch_unwind(AssertUnwindSafe(|| self.fetch.fetch(locator)));
+        let fetched = catch_unwind(AssertUnwindSafe(|| match brought {
+            Some(_) => Ok(0),
+            None => self.fetch.fetch(token.ticket.locator()),
+        }));
         let fetched = fetched.unwrap_or_else(|_| {
             self.fetch = work.fetch.start();
             let error = "internal error while the item was read; this is a bug".to_owned();
@@ -176,10 +179,14 @@ impl<'a> LocalThread<'a> {
                     work.context.stats.left_out.add(token.ticket.id(), from, what, n);
                 }
                 let (runs, out) = (&mut self.runs, &mut self.out);
-                self.fetch.with_row(&mut |row| {
+                let mut take = |row: &[Value<'_>]| {
                     let scope = RowScope { from, row, carried: &[], up: None };
                     work.chain.row(runs, &token, &scope, out, Some(&mut in_hand));
-                });
+                };
+                match brought {
+                    Some(row) => with_values(row, &mut take),
+                    None => self.fetch.with_row(&mut take),
+                }
             }
             Err(refusal) => {
                 if in_hand.leaves_loading() {
@@ -228,6 +235,7 @@ impl<'a> ProcessThread<'a> {
             for _ in 0..self.items.wanted() {
                 let none_there = if self.items.is_empty() { NoneThere::Wait } else { NoneThere::GoOn };
                 match self.inbox.next(std::mem::take(&mut tally), self.work, me, none_there) {
+                    NextItem::Item(item, _) if item.is_withdrawn() => tally.add(self.dropped(item)),
                     NextItem::Item(item, _) => self.items.push(item),
                     NextItem::None => break,
                     NextItem::Closed => return,
@@ -280,10 +288,21 @@ impl<'a> ProcessThread<'a> {
         tracing::warn!(item = %item.name(), error = %refusal.error, "item given up");
         let token = Token::whole(item);
         self.work.fail(&token, refusal, tries, &mut self.out);
+        self.not_loaded(&token)
+    }
+
+    /// Ends an item whose request was withdrawn.
+    fn dropped(&mut self, item: Ticket) -> Tally {
+        let token = Token::whole(item);
+        self.work.chain.end_dropped(&token, &mut self.out);
+        self.not_loaded(&token)
+    }
+
+    fn not_loaded(&mut self, token: &Token) -> Tally {
         let began = Instant::now();
         let (left_after, busy, waited) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
         let times = Times { began, read_after: None, left_after, busy, waited, bytes: 0 };
-        self.work.finish(&token, &mut self.runs, &mut self.out, &times)
+        self.work.finish(token, &mut self.runs, &mut self.out, &times)
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use orchestra::{
-    DeviceKind, Earlier, Launched, Launcher, Plan, PlanOptions, Prepared, ProcessLauncher, Remains,
+    DeviceKind, Earlier, Flow, Launched, Launcher, Plan, PlanOptions, Prepared, ProcessLauncher, Remains,
     RenderStyle, RunHandle, RunOutcome, StartOptions, StartRunError, WorkerMemory,
 };
 use orchestra_core::DType;
@@ -241,6 +241,11 @@ impl Workplace {
     /// Makes a run part of the audit that was not started here.
     pub fn watch(&self, run: &RunHandle) {
         self.runs.lock().unwrap().push(run.remains());
+    }
+
+    /// Makes a flow part of the audit.
+    pub fn watch_flow(&self, flow: &Flow) {
+        self.runs.lock().unwrap().push(flow.remains());
     }
 
     /// What is left of the runs that were started here: worker processes, actors and threads, batch slots that have not come home,

@@ -1,110 +1,127 @@
-//! Item ends: the actor of a pipeline that knows when each item has ended in all its sinks, whatever became of it on its way, and commits
+//! The ends of items that go to the journal: knows when each item has ended in all its sinks, whatever became of it on its way, and commits
 //! finished items as a whole. It formats no record, but for what the index of records that are files says of them, and writes no file itself:
 //! the committer does, and answers.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use orchestra_core::lineage::{Ending, Finished, Lineage};
 use orchestra_core::{Failure, PipelineId, SourceId, StageId};
 use orchestra_plan::{FilesPlan, Origin, SinkPlan};
 use orchestra_store::{Commit, FileIndex, PlacedFile};
-use ractor::{Actor, ActorProcessingErr, ActorRef};
+use ractor::ActorRef;
 
+use crate::account::stats::CommitCounts;
 use crate::context::RunContext;
-use crate::flow::committer::{CommitJob, CommitterHandle};
+use crate::flow::committer::{CommitJob, CommitterHandle, HearsOfCommits};
+use crate::flow::ends::{Ends, Hurry};
 use crate::flow::failures::{failure_line, failure_record};
 use crate::flow::file_name::index_line;
 use crate::flow::result_files::{FAILURES_FILE, reduce_file, sink_file};
 use crate::flow::ticket::Ticket;
-use crate::messages::{
-    CommitCounts, Ends, ItemEndsMsg, PipelineMsg, Record, RecordTo, RootMsg, SourceMsg, Stopped, TokenEnd,
-    WholeItems,
-};
+use crate::messages::{EndedRows, PipelineMsg, Record, RecordTo, SourceMsg, Stopped, TokenEnd, WholeItems};
 use crate::trace::{EndedItems, MaybeFailed, id_in_logs};
 
-pub struct ItemEnds;
-
-pub struct ItemEndsArgs {
-    pub context: Arc<RunContext>,
-    pub pipeline: PipelineId,
-    pub committer: CommitterHandle,
-    pub parent: ActorRef<PipelineMsg>,
-    /// The root, for the failure limit.
-    pub root: ActorRef<RootMsg>,
+/// The ends of the items of one pipeline of a run.
+pub struct JournalEnds {
+    context: Arc<RunContext>,
+    pipeline: PipelineId,
+    committer: CommitterHandle,
+    parent: ActorRef<PipelineMsg>,
+    me: Weak<Self>,
+    /// Items are handed to the committer under this lock, so that it gets them in their order.
+    state: Mutex<EndsState>,
+    sources: Mutex<HashMap<SourceId, ActorRef<SourceMsg>>>,
+    /// A group of it could not be written.
+    is_refused: AtomicBool,
 }
 
-pub struct ItemEndsState {
-    args: ItemEndsArgs,
+struct EndsState {
     lineages: HashMap<SourceId, Lineage<Ticket, Record>>,
-    sources: HashMap<SourceId, ActorRef<SourceMsg>>,
     limit_reported: Option<Stopped>,
+    is_closed: bool,
 }
 
-impl Actor for ItemEnds {
-    type Msg = ItemEndsMsg;
-    type State = ItemEndsState;
-    type Arguments = ItemEndsArgs;
+impl Ends for JournalEnds {
+    fn attach(&self, source: SourceId, actor: ActorRef<SourceMsg>) {
+        unpoisoned(self.sources.lock()).insert(source, actor);
+    }
 
-    async fn pre_start(
-        &self,
-        _: ActorRef<ItemEndsMsg>,
-        args: ItemEndsArgs,
-    ) -> Result<ItemEndsState, ActorProcessingErr> {
-        let plan = &args.context.plan;
-        let lineages = plan.pipelines[args.pipeline.index()].sources.iter().map(|&source| {
+    fn ended(&self, rows: EndedRows) {
+        // A thread that panicked in here has left no known state, and its pipeline is built anew.
+        let Ok(mut state) = self.state.lock() else { return };
+        if state.is_closed {
+            return;
+        }
+        let EndedRows { whole, tokens } = rows;
+        let mut finished = Vec::with_capacity(tokens.len());
+        for TokenEnd { ticket, end } in tokens {
+            if let Some(lineage) = state.lineages.get_mut(&ticket.id().source) {
+                let (id, sequence) = (ticket.id(), ticket.sequence());
+                lineage.end(id, sequence, ticket, end, &mut finished);
+            }
+        }
+        if (whole.is_some() || !finished.is_empty())
+            && let Some(me) = self.me.upgrade()
+        {
+            self.committer.send(self.commit_job(me, whole, finished));
+        }
+    }
+
+    fn is_piled_up(&self) -> bool {
+        self.committer.waiting() as u64 > self.context.plan.record_bytes()
+    }
+
+    fn when_written(&self, then: Box<dyn FnOnce() + Send>) {
+        self.committer.when_written(then);
+    }
+
+    fn hurry(&self) -> Option<Hurry> {
+        Some(self.committer.hurry())
+    }
+
+    fn close(&self) {
+        unpoisoned(self.state.lock()).is_closed = true;
+    }
+}
+
+impl JournalEnds {
+    pub fn new(
+        context: &Arc<RunContext>,
+        pipeline: PipelineId,
+        committer: &CommitterHandle,
+        parent: &ActorRef<PipelineMsg>,
+    ) -> Arc<Self> {
+        let plan = &context.plan;
+        let lineages = plan.pipelines[pipeline.index()].sources.iter().map(|&source| {
             let of_source = |sink: &SinkPlan| {
                 sink.from.iter().any(|from| plan.ancestors(*from).contains(&Origin::Source(source)))
             };
             let ordered = plan.sinks.iter().any(|sink| sink.ordered && of_source(sink));
             (source, Lineage::new(ordered))
         });
-        let lineages = lineages.collect();
-        Ok(ItemEndsState { args, lineages, sources: HashMap::new(), limit_reported: None })
-    }
-
-    async fn handle(
-        &self,
-        me: ActorRef<ItemEndsMsg>,
-        message: ItemEndsMsg,
-        state: &mut ItemEndsState,
-    ) -> Result<(), ActorProcessingErr> {
-        match message {
-            ItemEndsMsg::Attach(source, actor) => drop(state.sources.insert(source, actor)),
-            ItemEndsMsg::Ends(ends) => state.ends(&me, ends),
-            ItemEndsMsg::Committed(counts, told) => {
-                state.committed(&counts);
-                drop(told); // Here, with the actors that made the tickets: memory is freed cheaply where it came from.
-            }
-            ItemEndsMsg::CommitFailed(error) => drop(state.args.parent.cast(PipelineMsg::SinkFailed(error))),
-        }
-        Ok(())
-    }
-}
-
-impl ItemEndsState {
-    fn ends(&mut self, me: &ActorRef<ItemEndsMsg>, ends: Ends) {
-        let Ends { whole, tokens } = ends;
-        let mut finished = Vec::with_capacity(tokens.len());
-        for TokenEnd { ticket, end } in tokens {
-            if let Some(lineage) = self.lineages.get_mut(&ticket.id().source) {
-                let (id, sequence) = (ticket.id(), ticket.sequence());
-                lineage.end(id, sequence, ticket, end, &mut finished);
-            }
-        }
-        if whole.is_some() || !finished.is_empty() {
-            self.args.committer.send(self.commit_job(me, whole, finished));
-        }
+        let state = EndsState { lineages: lineages.collect(), limit_reported: None, is_closed: false };
+        Arc::new_cyclic(|me| Self {
+            context: Arc::clone(context),
+            pipeline,
+            committer: committer.clone(),
+            parent: parent.clone(),
+            me: Weak::clone(me),
+            state: Mutex::new(state),
+            sources: Mutex::default(),
+            is_refused: AtomicBool::new(false),
+        })
     }
 
     /// One commit of all these items, the bytes of each file in one piece; and, while the run is traced, the items with their failures.
     fn commit_job(
         &self,
-        me: &ActorRef<ItemEndsMsg>,
+        me: Arc<Self>,
         whole: Option<WholeItems>,
         finished: Vec<Finished<Ticket, Record>>,
     ) -> CommitJob {
-        let handed = self.args.context.tracer.is_on().then(|| self.args.context.clock.now());
+        let handed = self.context.tracer.is_on().then(|| self.context.clock.now());
         let (mut commit, mut counts) = (Commit::default(), CommitCounts::default());
         let (mut of_batch, mut hold) = (None, None);
         if let Some(items) = whole {
@@ -127,7 +144,7 @@ impl ItemEndsState {
                             continue;
                         };
                         let (item, id) = (ticket.name(), ticket.id());
-                        let source = &self.args.context.plan.sources[id.source.index()].name;
+                        let source = &self.context.plan.sources[id.source.index()].name;
                         let line = index_line(item, id.index, source, &name, bytes.len());
                         append(&mut commit.appends, file, &line);
                         let path = folder.folder.join(&*name);
@@ -142,21 +159,21 @@ impl ItemEndsState {
                     self.failure_records(&ticket, &failure, &mut commit.appends);
                     commit.failed.push(ticket.id());
                     counts.failed += 1;
-                    let stage = self.args.context.plan.stages.iter().position(|s| s.name == failure.stage);
+                    let stage = self.context.plan.stages.iter().position(|s| s.name == failure.stage);
                     counts.failures.extend(stage.map(|index| (StageId(index as u16), failure.kind)));
                     each.extend(handed.map(|_| (ticket, Some(failure))));
                 }
             }
         }
-        self.args.context.stats.left_out.give(&self.args.context.plan, &mut commit);
+        self.context.stats.left_out.give(&self.context.plan, &mut commit);
         let each = handed.filter(|_| !each.is_empty()).map(|handed| EndedItems::each_of(each, handed));
         let traced = of_batch.into_iter().chain(each).collect();
-        CommitJob { commit, counts, traced, hold, reply_to: me.clone() }
+        CommitJob { commit, counts, traced, hold, ends: me }
     }
 
     /// The records of a failure in the sinks that write such.
     fn failure_records(&self, ticket: &Ticket, failure: &Failure, files: &mut Vec<(FileIndex, Vec<u8>)>) {
-        let plan = &self.args.context.plan;
+        let plan = &self.context.plan;
         for (at, sink) in plan.sinks.iter().enumerate().filter(|(_, sink)| sink.is_of_failures) {
             let source = &plan.sources[ticket.id().source.index()].name;
             match failure_record(sink, ticket, source, failure) {
@@ -172,41 +189,59 @@ impl ItemEndsState {
     fn file_of(&self, to: RecordTo) -> FileIndex {
         match to {
             RecordTo::Sink(sink) => sink_file(sink.index()),
-            RecordTo::Reduce(stage) => reduce_file(&self.args.context.plan, stage),
+            RecordTo::Reduce(stage) => reduce_file(&self.context.plan, stage),
         }
     }
 
     fn folder_of(&self, to: RecordTo) -> Option<&FilesPlan> {
         match to {
-            RecordTo::Sink(sink) => self.args.context.plan.sinks[sink.index()].files.as_ref(),
+            RecordTo::Sink(sink) => self.context.plan.sinks[sink.index()].files.as_ref(),
             RecordTo::Reduce(_) => None,
         }
     }
 
     fn failure_line(&self, ticket: &Ticket, failure: &Failure) -> Vec<u8> {
-        let plan = &self.args.context.plan;
-        let trace = self.args.context.tracer.get().and_then(|tracer| tracer.trace_of_failed(ticket.id()));
+        let plan = &self.context.plan;
+        let trace = self.context.tracer.get().and_then(|tracer| tracer.trace_of_failed(ticket.id()));
         tracing::warn!(
-            pipeline = %plan.pipelines[self.args.pipeline.index()].name, item = %ticket.name(),
+            pipeline = %plan.pipelines[self.pipeline.index()].name, item = %ticket.name(),
             stage = %failure.stage, kind = %failure.kind, error = %failure.error, attempts = failure.attempts,
             trace_id = trace.as_ref().map(id_in_logs),
             "item failed"
         );
         failure_line(ticket, &plan.sources[ticket.id().source.index()].name, failure)
     }
+}
 
-    fn committed(&mut self, counts: &CommitCounts) {
+impl HearsOfCommits for JournalEnds {
+    fn committed(&self, counts: &CommitCounts) {
+        let sources = unpoisoned(self.sources.lock());
         for (source, n) in &counts.by_source {
-            if let Some(actor) = self.sources.get(source) {
-                drop(actor.cast(SourceMsg::Committed(*n)));
+            if let Some(actor) = sources.get(source) {
+                drop(actor.cast(SourceMsg::Committed(*n))); // One that is gone has ended.
             }
         }
-        let reached = self.args.context.too_many_failed(self.args.pipeline);
-        if let Some(reached) = reached.filter(|reached| self.limit_reported != Some(reached.stopped)) {
-            self.limit_reported = Some(reached.stopped);
-            drop(self.args.root.cast(RootMsg::FailureLimit(reached)));
+        drop(sources);
+        let Some(reached) = self.context.too_many_failed(self.pipeline) else { return };
+        let told = unpoisoned(self.state.lock()).limit_reported.replace(reached.stopped);
+        if told != Some(reached.stopped) {
+            drop(self.parent.cast(PipelineMsg::LimitReached(reached)));
         }
     }
+
+    fn commit_failed(&self, error: String) {
+        self.is_refused.store(true, Ordering::Relaxed);
+        drop(self.parent.cast(PipelineMsg::SinkFailed(error))); // One that is gone has ended.
+    }
+
+    fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Relaxed)
+    }
+}
+
+/// What these locks guard is whole at any time.
+fn unpoisoned<G>(lock: Result<G, PoisonError<G>>) -> G {
+    lock.unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A pipeline writes to few files.

@@ -1,0 +1,103 @@
+//! `kind = "request"`: what a program asks about, one item each, of no list.
+
+use bincode::{Decode, Encode};
+use orchestra_core::LeftOut;
+use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
+use orchestra_core::shapes::{FetchRun, Opens, RequestItem};
+use orchestra_plan::{ItemSchema, Items, ReadOptions, Reported, SourceContext, TypedSource, settings};
+
+use super::reading::columns::{DeclaredColumns, DeclaresColumns, item_schema};
+use super::reading::undecoded_picture::UndecodedPicture;
+
+settings! {
+    pub struct Request {
+        /// what each request brings, names with types: `text`, or a tensor: `i64`, `f32[8]`, ...; `f64?` or `text?` may be missing; without `columns`, a
+        /// request brings the bytes of a picture file
+        columns: Option<DeclaredColumns<Request>> => "a picture",
+    }
+}
+
+impl DeclaresColumns for Request {
+    const TYPES: &'static [&'static str] = &["text"];
+}
+
+impl TypedSource for Request {
+    const NAME: &'static str = "request";
+    const ABOUT: &'static str = "What a program asks about that [embeds orchestra](../guide/library.md): a picture, or the columns of an item. Its records go back \
+         through sinks of kind `reply`, and no run can be made of it.";
+    const HAS_FILES: bool = false;
+    const LISTS_FILES: bool = false;
+    const NAMES_REPEAT: bool = true;
+    type Items = Asked;
+
+    fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, Asked), Reported> {
+        Ok(match self.columns {
+            Some(declared) => {
+                source.request = Some(RequestItem::Row);
+                (item_schema::<Self>(&declared.0), Asked::Row)
+            }
+            None => {
+                source.request = Some(RequestItem::File);
+                let gives = Schema::of("picture", ColumnType::Picture);
+                let (settings, decoders) =
+                    (serde_json::json!({ "kind": Self::NAME }), Some(orchestra_media::DECODERS));
+                (ItemSchema { gives, settings, decoders }, Asked::Picture)
+            }
+        })
+    }
+}
+
+/// What requests bring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub enum Asked {
+    /// The bytes of a picture, which are what locates it.
+    Picture,
+    /// The row: nothing of it is read.
+    Row,
+}
+
+impl Items for Asked {
+    fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
+        match self {
+            Asked::Picture => Box::new(SentPicture(UndecodedPicture::new(options.max_pixels))),
+            Asked::Row => Box::new(NoFetch),
+        }
+    }
+
+    fn opens(&self) -> Opens {
+        Opens::OfItems(|_| None)
+    }
+
+    fn are_read(&self) -> bool {
+        *self == Asked::Picture
+    }
+}
+
+struct SentPicture(UndecodedPicture);
+
+impl FetchRun for SentPicture {
+    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
+        let bytes = self.0.bytes_mut();
+        bytes.clear();
+        bytes.extend_from_slice(locator);
+        Ok(locator.len() as u64)
+    }
+
+    fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
+        show(&[Value::Picture(&self.0)]);
+    }
+
+    fn left_out(&self) -> Vec<(LeftOut, u64)> {
+        self.0.left_out().into_iter().collect()
+    }
+}
+
+struct NoFetch;
+
+impl FetchRun for NoFetch {
+    fn fetch(&mut self, _: &[u8]) -> Result<u64, Refusal> {
+        Err(Refusal::result("internal error: a request brings its row; this is a bug"))
+    }
+
+    fn with_row(&self, _: &mut dyn FnMut(&[Value<'_>])) {}
+}

@@ -1,0 +1,291 @@
+//! A flow in memory: each request is answered once and rightly, whatever becomes of workers and of those who ask, and nothing is left of a flow that
+//! has ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{join_all, poll_immediate};
+use orchestra_core::data::OwnedValue;
+use orchestra_core::row_bytes::StoredValue;
+use orchestra_core::{DType, ErrorClass, FailureKind};
+use orchestra_kinds::read_reply;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::fake_plan::plan_of_requests;
+use super::fake_process::{FakeEngine, Launch};
+use super::fake_worker::answer_to;
+use super::log::Log;
+use super::script::*;
+use super::stage::Stage;
+use crate::context::RunOptions;
+use crate::fleet::device_watch::DeviceOptions;
+use crate::fleet::launcher::EngineSpec;
+use crate::flow::ticket::Content;
+use crate::requests::{Flow, FlowOptions, ProcessError, ReplyRecord, Request, StartFlowError};
+use crate::tasks::groups::GroupOwner;
+
+async fn start(
+    stage: &Stage,
+    log: &Log,
+    script_of: impl Fn(Launch) -> Script + Send + Sync + 'static,
+) -> Result<Flow, StartFlowError> {
+    start_with(stage, log, 1024, script_of).await
+}
+
+async fn start_with(
+    stage: &Stage,
+    log: &Log,
+    most_requests: usize,
+    script_of: impl Fn(Launch) -> Script + Send + Sync + 'static,
+) -> Result<Flow, StartFlowError> {
+    let plan = plan_of_requests(stage);
+    let engine: Arc<dyn EngineSpec> = Arc::new(FakeEngine::new(log.clone(), script_of));
+    let run = RunOptions {
+        engine: None,
+        loaders: None,
+        keepers: None,
+        group_owner: GroupOwner::Host,
+        tasks_only: false,
+        first_part: None,
+        engines: plan.batch_stages().map(|(stage, _)| (stage, Arc::clone(&engine))).collect(),
+        timeouts: stage.timeouts,
+        restart: stage.restart,
+        trace: None,
+        events: None,
+        devices: DeviceOptions::default(),
+    };
+    Flow::start(plan, FlowOptions { run, most_requests }).await
+}
+
+/// A request for an item, which a fake worker answers with what [`answer_to`] says.
+fn request(item: u64) -> Request {
+    let tensor = OwnedValue::Tensor {
+        name: "x".into(),
+        dtype: DType::F32,
+        shape: [1, 1, 1].into(),
+        data: (item as f32).to_ne_bytes().into(),
+    };
+    Request { name: item.to_string(), content: Content::Row(vec![tensor]) }
+}
+
+/// Whether these are the records of an item.
+fn is_answer(records: &[ReplyRecord], item: u64) -> bool {
+    let [record] = records else { return false };
+    let (_, values) = read_reply(&record.bytes).unwrap();
+    let [StoredValue::Tensor { data, .. }] = &values[..] else { panic!("{values:?}") };
+    data[..] == answer_to(item).to_ne_bytes()
+}
+
+async fn ask(flow: &Flow, item: u64) -> Result<Vec<ReplyRecord>, ProcessError> {
+    flow.process(request(item), None).await
+}
+
+/// The items of all batches that were begun, in their order.
+fn begun(log: &Log) -> Vec<u64> {
+    let mut runs: Vec<_> = log.lives().into_iter().flat_map(|life| life.runs).collect();
+    runs.sort_by_key(|run| run.at);
+    runs.into_iter().flat_map(|run| run.items).collect()
+}
+
+/// All places are free again: of requests, and of rows.
+fn all_is_home(flow: &Flow) {
+    assert_eq!((flow.waiting(), flow.remains().slots_in_use(), flow.remains().slots_lost()), (0, 0, 0));
+}
+
+async fn until(what: impl Fn() -> bool) {
+    while !what() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_request_is_answered_once_whatever_dies_and_nothing_is_left() {
+    let tasks_before = Handle::current().metrics().num_alive_tasks();
+    for (nth, fault) in Point::ALL
+        .into_iter()
+        .flat_map(|point| [SEGFAULT, KILLED].map(|exit| RunFault::Die(point, exit)))
+        .chain([RunFault::Hang, RunFault::Freeze])
+        .enumerate()
+    {
+        let log = Log::start();
+        let stage = Stage { devices: 2, workers: 2, ..Stage::of(0) };
+        // Each worker but the replacements dies in one of its first batches.
+        let script = move |launch: Launch| match launch.nth_here {
+            1 | 2 => Script::at_run(1 + (nth as u64 + launch.nth as u64) % 3, fault.clone()),
+            _ => Script::honest(),
+        };
+        let flow = start(&stage, &log, script).await.unwrap();
+        // More than all slots hold. Some are dropped: before they have a row, or with one.
+        let asked = (0..400).map(|item| {
+            let flow = &flow;
+            async move {
+                let mut asked = Box::pin(ask(flow, item));
+                if item % 3 == 0 {
+                    assert!(poll_immediate(&mut asked).await.is_none());
+                    return;
+                }
+                let answer = asked.await;
+                assert!(answer.as_ref().is_ok_and(|records| is_answer(records, item)), "{item}: {answer:?}");
+            }
+        });
+        join_all(asked).await;
+        until(|| flow.waiting() == 0 && flow.remains().slots_in_use() == 0).await;
+        all_is_home(&flow);
+        assert!(log.lives().iter().any(|life| life.ended.is_some()), "a worker died");
+        flow.close().await;
+        assert!(log.lives().iter().all(|life| life.ended.is_some()), "no worker outlives its flow");
+    }
+    // Timers of workers that are gone run out.
+    for _ in 0..1000 {
+        tokio::time::advance(ms(100)).await;
+    }
+    let left = Handle::current().metrics().num_alive_tasks().saturating_sub(tasks_before);
+    assert_eq!(left, 0, "tasks are left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_kills_workers_fails_alone_and_by_name() {
+    let log = Log::start();
+    let poisoned = |_: Launch| Script::poisoned([7], RunFault::Die(Point::MidRun, SEGFAULT));
+    let flow = start(&Stage { workers: 2, ..Stage::of(0) }, &log, poisoned).await.unwrap();
+    let answers = join_all((0..20).map(|item| ask(&flow, item))).await;
+    for (item, answer) in (0..).zip(answers) {
+        if item == 7 {
+            let Err(ProcessError::Failed(failure)) = answer else { panic!("{answer:?}") };
+            let n_begun = begun(&log).iter().filter(|item| **item == 7).count();
+            assert_eq!((failure.kind, failure.attempts as usize), (FailureKind::Crash, n_begun));
+        } else {
+            assert!(is_answer(&answer.unwrap(), item));
+        }
+    }
+    all_is_home(&flow);
+    flow.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_are_begun_in_the_order_in_which_they_came_and_those_that_were_dropped_are_not() {
+    let log = Log::start();
+    let flow = start(&Stage { max_batch: 1, ..Stage::of(0) }, &log, |_| Script::honest()).await.unwrap();
+    let mut asked: Vec<_> = (0..60).map(|item| Some(Box::pin(ask(&flow, item)))).collect();
+    for asked in asked.iter_mut().flatten() {
+        assert!(poll_immediate(asked).await.is_none());
+    }
+    // Those that have no row yet have not begun anything, and are gone with their futures.
+    let n_taken = flow.waiting();
+    assert!((1..30).contains(&n_taken), "{n_taken}");
+    (30..60).step_by(2).for_each(|item| asked[item] = None);
+    let answers = join_all(asked.into_iter().flatten()).await;
+    assert!(answers.iter().all(Result::is_ok));
+    let expected: Vec<u64> = (0..60).filter(|item| *item < 30 || item % 2 == 1).collect();
+    assert_eq!(begun(&log), expected);
+    all_is_home(&flow);
+    flow.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_ends_the_wait_and_not_the_work() {
+    let log = Log::start();
+    let slow = |_: Launch| Script { run_takes: secs(5), ..Script::honest() };
+    let flow = start(&Stage { max_batch: 1, ..Stage::of(0) }, &log, slow).await.unwrap();
+    let began = Instant::now();
+    let late = flow.process(request(0), Some(began + secs(1)));
+    let (late, in_time) = tokio::join!(late, flow.process(request(1), Some(began + secs(60))));
+    assert_eq!((late, is_answer(&in_time.unwrap(), 1)), (Err(ProcessError::Deadline), true));
+    assert_eq!(began.elapsed(), secs(10), "one after the other");
+    assert_eq!(ask(&flow, 2).await.map(|records| is_answer(&records, 2)), Ok(true));
+    all_is_home(&flow);
+    flow.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_request_too_many_is_refused_at_once_and_its_place_is_free_with_the_end_of_another() {
+    let log = Log::start();
+    let slow = |_: Launch| Script { run_takes: secs(5), ..Script::honest() };
+    let flow = start_with(&Stage::of(0), &log, 3, slow).await.unwrap();
+    let mut asked: Vec<_> = (0..3).map(|item| Box::pin(ask(&flow, item))).collect();
+    for asked in &mut asked {
+        assert!(poll_immediate(asked).await.is_none());
+    }
+    assert_eq!(poll_immediate(ask(&flow, 3)).await, Some(Err(ProcessError::Overloaded(3))));
+    // Its row is on the way to a worker, which makes no room.
+    drop(asked.pop());
+    assert_eq!(poll_immediate(ask(&flow, 3)).await, Some(Err(ProcessError::Overloaded(3))));
+    assert!(join_all(asked).await.iter().all(Result::is_ok));
+    until(|| flow.waiting() == 0).await;
+    assert!(ask(&flow, 4).await.is_ok());
+    all_is_home(&flow);
+    flow.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_a_row_or_an_answer_is_told_when_the_flow_ends() {
+    let log = Log::start();
+    let hangs = |_: Launch| Script::at_every_run(RunFault::Hang);
+    let flow = Arc::new(start(&Stage::of(0), &log, hangs).await.unwrap());
+    let asked: Vec<_> = (0..1000)
+        .map(|item| {
+            let flow = Arc::clone(&flow);
+            tokio::spawn(async move { ask(&flow, item).await })
+        })
+        .collect();
+    until(|| flow.waiting() >= 8).await;
+    flow.end("enough");
+    for asked in asked {
+        assert_eq!(asked.await.unwrap(), Err(ProcessError::Over("enough".to_owned())));
+    }
+    assert_eq!(ask(&flow, 0).await, Err(ProcessError::Over("enough".to_owned())));
+    Arc::into_inner(flow).unwrap().close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_a_flow_kills_its_workers() {
+    let log = Log::start();
+    let flow = start(&Stage { workers: 3, ..Stage::of(0) }, &log, |_| Script::honest()).await.unwrap();
+    drop(flow);
+    while !log.lives().iter().all(|life| life.ended.is_some()) {
+        tokio::time::advance(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flow_without_a_worker_that_can_load_does_not_start_and_says_why() {
+    let log = Log::start();
+    let fails = |_: Launch| Script::loading(Load::Fails(ErrorClass::Permanent));
+    let Err(StartFlowError::NoDevice(why)) = start(&Stage::of(0), &log, fails).await else {
+        panic!("it started")
+    };
+    assert!(why.contains("no device is left for stage `read`"), "{why}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_source_does_not_take_is_refused_before_anything_runs() {
+    let log = Log::start();
+    let flow = start(&Stage::of(0), &log, |_| Script::honest()).await.unwrap();
+    let tensor = |dtype, shape: &[usize], bytes| OwnedValue::Tensor {
+        name: "x".into(),
+        dtype,
+        shape: shape.into(),
+        data: vec![0; bytes].into(),
+    };
+    for row in [
+        vec![],
+        vec![OwnedValue::Text("5".into())],
+        vec![OwnedValue::Missing("x".into())],
+        vec![tensor(DType::I32, &[1, 1, 1], 4)],
+        vec![tensor(DType::F32, &[1, 1], 4)],
+        vec![tensor(DType::F32, &[1, 1, 1], 8)],
+    ] {
+        let request = Request { name: String::new(), content: Content::Row(row) };
+        let refused = flow.process(request, None).await.unwrap_err();
+        assert!(
+            refused.to_string().contains("is not what source `items` takes: x f32[batch, 1, 1, 1]"),
+            "{refused}"
+        );
+    }
+    let file = Request { name: String::new(), content: Content::File(vec![0xff, 0xd8].into()) };
+    let refused = flow.process(file, None).await.unwrap_err().to_string();
+    assert!(refused.contains("takes columns, and no file"), "{refused}");
+    assert!(begun(&log).is_empty() && is_answer(&ask(&flow, 5).await.unwrap(), 5));
+    flow.close().await;
+}

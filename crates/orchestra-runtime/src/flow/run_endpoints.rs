@@ -1,0 +1,57 @@
+//! Both ends of a run: the lists of its sources, and its journal.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use orchestra_core::{PipelineId, SourceId};
+use ractor::ActorRef;
+
+use super::catalog_intake::CatalogIntake;
+use super::committer::CommitterHandle;
+use super::endpoints::{Endpoints, Intake};
+use super::ends::{Ends, WhenClosed};
+use super::journal_ends::JournalEnds;
+use super::listing::Listing;
+use crate::context::RunContext;
+use crate::messages::PipelineMsg;
+
+pub struct RunEndpoints {
+    context: Arc<RunContext>,
+    committer: CommitterHandle,
+    /// In the order of the plan.
+    listings: Arc<Mutex<Vec<Listing>>>,
+}
+
+impl RunEndpoints {
+    pub fn new(context: &Arc<RunContext>, committer: CommitterHandle, listings: Vec<Listing>) -> Self {
+        Self { context: Arc::clone(context), committer, listings: Arc::new(Mutex::new(listings)) }
+    }
+}
+
+impl Endpoints for RunEndpoints {
+    fn intake(&self, source: SourceId) -> Box<dyn Intake> {
+        let listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
+        Box::new(CatalogIntake::new(&self.context, source, listings[source.index()].clone()))
+    }
+
+    fn ends(&self, pipeline: PipelineId, parent: &ActorRef<PipelineMsg>) -> Arc<dyn Ends> {
+        JournalEnds::new(&self.context, pipeline, &self.committer, parent)
+    }
+
+    fn recall(&self, _: PipelineId, then: Box<dyn FnOnce() + Send>) {
+        let listings = Arc::clone(&self.listings);
+        self.committer.finished(move |finished| {
+            let mut listings = listings.lock().unwrap_or_else(PoisonError::into_inner);
+            listings.iter_mut().zip(finished).for_each(|(listing, items)| listing.finished = items);
+            drop(listings);
+            then();
+        });
+    }
+
+    fn complete(&self, pipeline: PipelineId, then: Box<dyn FnOnce(Result<(), String>) + Send>) {
+        self.committer.end_pipeline(pipeline, then);
+    }
+
+    fn close(&self, code: Option<i32>, then: WhenClosed) {
+        self.committer.close(code, then);
+    }
+}

@@ -1,0 +1,362 @@
+//! The handle of a flow in memory: starts its actors, takes requests to them, and ends them.
+
+use std::io;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use orchestra_core::data::{OwnedRow, OwnedValue, Value, with_values};
+use orchestra_core::{Failure, SourceId};
+use orchestra_plan::{Origin, Plan};
+use orchestra_worker::loader::events::LARGEST_REQUEST;
+use ractor::concurrency::JoinHandle;
+use ractor::{Actor, ActorRef, SpawnErr};
+use thiserror::Error;
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
+use tokio::time::{Instant, timeout_at};
+
+use super::endpoints::RequestEndpoints;
+use super::waiting::{Answer, Pending, ReplyRecord, Requests};
+use crate::account::meter::{Meter, Remains};
+use crate::account::snapshot::Snapshot;
+use crate::context::{RunContext, RunOptions};
+use crate::fleet::device_watch::Watcher;
+use crate::fleet::live_workers::LiveWorker;
+use crate::flow::chain::{Chain, Outcome};
+use crate::flow::ticket::Content;
+use crate::flow::token::Token;
+use crate::messages::RootMsg;
+use crate::root::{Orchestra, RootArgs};
+use crate::run_end::TellTheEnd;
+use orchestra_core::shapes::{RequestItem, RowScope};
+
+/// How a flow is started.
+#[derive(Clone)]
+pub struct FlowOptions {
+    pub run: RunOptions,
+    /// Requests that may be without an end at once, at least 1.
+    pub most_requests: usize,
+}
+
+/// Why a flow did not start.
+#[derive(Debug, Error)]
+pub enum StartFlowError {
+    #[error("no source of the plan takes requests: one of `kind = \"request\"` does")]
+    NotAsked,
+    #[error("the plan has {0} sources, and a flow has one")]
+    Sources(usize),
+    #[error(
+        "nothing is said to run the batches of stage `{0}`; `RunOptions::engines` needs an engine for each batch stage of the plan"
+    )]
+    NoEngine(String),
+    /// No worker could be started, or there is no memory for its batches.
+    #[error("{0}")]
+    NoDevice(String),
+    #[error("the flow cannot be started: {0}")]
+    Io(#[from] io::Error),
+    #[error("the flow cannot be started: {0}; this is a bug")]
+    Actors(#[from] SpawnErr),
+}
+
+/// Why a request has no records.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ProcessError {
+    /// It brings something else than the source takes. The text says what was found and what is expected. Nothing ran.
+    #[error("{0}")]
+    Input(String),
+    /// A stage refuses the item, or it kills processes.
+    #[error("the item failed at stage `{}`: {}", .0.stage, .0.error)]
+    Failed(Failure),
+    /// As many requests wait as may wait.
+    #[error("{0} requests wait already")]
+    Overloaded(usize),
+    #[error("there was no answer in time")]
+    Deadline,
+    #[error("the flow has ended: {0}")]
+    Over(String),
+}
+
+/// What is asked about.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// What failures and logs call it.
+    pub name: String,
+    pub content: Content,
+}
+
+/// Shows a row that is not copied unless it has to wait for a thread of its own.
+pub type Row<'a> = &'a (dyn Fn(&mut dyn FnMut(&[Value<'_>])) + Sync);
+
+/// A graph that answers requests. Dropping it kills its processes.
+pub struct Flow {
+    requests: Arc<Requests>,
+    most_requests: usize,
+    /// Held while a row is claimed: tokio's mutex is fair, and `SlotPool::claim_async` allows one waiter.
+    turn: tokio::sync::Mutex<()>,
+    root: AbortOnDrop,
+    over: JoinHandle<()>,
+    snapshots: watch::Receiver<Snapshot>,
+    _watcher: Watcher,
+    _tracer_hears_of_the_end: TellTheEnd,
+}
+
+struct AbortOnDrop(ActorRef<RootMsg>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        drop(self.0.cast(RootMsg::Abort)); // A root that is gone has ended.
+    }
+}
+
+impl Flow {
+    /// Starts the graph, and waits until each of its batch stages has a worker. Must be called within a tokio runtime, on which the flow lives.
+    ///
+    /// Boxed, because an `async fn` is compiled anew in every crate that awaits it, and with it all actors.
+    ///
+    /// # Errors
+    /// See [`StartFlowError`]. Its workers are told to end by then.
+    pub fn start(plan: Plan, options: FlowOptions) -> BoxFuture<'static, Result<Self, StartFlowError>> {
+        Box::pin(Self::start_tree(plan, options))
+    }
+
+    async fn start_tree(mut plan: Plan, options: FlowOptions) -> Result<Self, StartFlowError> {
+        let FlowOptions { run, most_requests } = options;
+        plan.asked().ok_or(StartFlowError::NotAsked)?;
+        if plan.sources.len() > 1 {
+            return Err(StartFlowError::Sources(plan.sources.len()));
+        }
+        if let Some((stage, _)) = plan.batch_stages().find(|(id, _)| !run.engines.contains_key(id)) {
+            return Err(StartFlowError::NoEngine(plan.stages[stage.index()].name.clone()));
+        }
+        // A failure is an answer, however many there are.
+        let of_pipelines = plan.pipelines.iter_mut().map(|pipeline| &mut pipeline.limits);
+        for limits in of_pipelines.chain([&mut plan.limits]) {
+            (limits.first_failed, limits.max_failed) = (0, None);
+        }
+        let run_id = format!("flow-{}", std::process::id());
+        let context = Arc::new(RunContext::new(Arc::new(plan), run_id, run));
+        let end = TellTheEnd::of(&context);
+        let requests = Arc::new(Requests::new(&context, SourceId(0), most_requests));
+        let (publish, snapshots) = watch::channel(Snapshot::take(&context));
+        let (done, _) = oneshot::channel();
+        let args = RootArgs {
+            context: Arc::clone(&context),
+            endpoints: Arc::new(RequestEndpoints(Arc::clone(&requests))),
+            tasks: None,
+            publish,
+            done,
+        };
+        let (root, over) = Actor::spawn(None, Orchestra, args).await?;
+        let root = AbortOnDrop(root);
+        let watcher = Watcher::start(&context)?;
+        let flow = Self {
+            requests,
+            most_requests,
+            turn: tokio::sync::Mutex::default(),
+            root,
+            over,
+            snapshots,
+            _watcher: watcher,
+            _tracer_hears_of_the_end: end,
+        };
+        match flow.requests.started().await {
+            Ok(()) => Ok(flow),
+            Err(why) => {
+                flow.close().await;
+                Err(StartFlowError::NoDevice(why))
+            }
+        }
+    }
+
+    pub fn plan(&self) -> &Plan {
+        &self.requests.context.plan
+    }
+
+    /// Snapshots, a few per second.
+    pub fn snapshots(&self) -> watch::Receiver<Snapshot> {
+        self.snapshots.clone()
+    }
+
+    /// The counters of the flow, also after its end.
+    pub fn meter(&self) -> Meter {
+        Meter::of(&self.requests.context)
+    }
+
+    /// A look at what is left of the flow, also after its end.
+    pub fn remains(&self) -> Remains {
+        Remains::of(&self.requests.context)
+    }
+
+    pub fn workers(&self) -> Vec<LiveWorker> {
+        self.requests.context.stats.workers.all()
+    }
+
+    /// Items that have no end yet.
+    pub fn waiting(&self) -> usize {
+        self.requests.n_waiting()
+    }
+
+    /// Takes one item through the graph, and gives its records: in the order of the sinks, and of one sink in that in which they were made. May be
+    /// called from many tasks at once. Dropping the future withdraws what is not under way; what is, is finished, and its records are discarded.
+    ///
+    /// # Errors
+    /// See [`ProcessError`].
+    pub async fn process(
+        &self,
+        request: Request,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<ReplyRecord>, ProcessError> {
+        self.check(&request.content)?;
+        let admitted = self.admit()?;
+        let asked = async {
+            match &request.content {
+                Content::File(bytes) => {
+                    self.queued(&admitted, &request.name, || Ok(Content::File(bytes.clone()))).await
+                }
+                Content::Row(row) => {
+                    let show = |show: &mut dyn FnMut(&[Value<'_>])| with_values(row, show);
+                    self.row(&admitted, &request.name, &show).await
+                }
+            }
+        };
+        match deadline {
+            Some(deadline) => timeout_at(deadline, asked).await.unwrap_or(Err(ProcessError::Deadline)),
+            None => asked.await,
+        }
+    }
+
+    /// Room for a request, which may have several items.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn admit(&self) -> Result<Arc<OwnedSemaphorePermit>, ProcessError> {
+        self.requests.admit().ok_or(ProcessError::Overloaded(self.most_requests))
+    }
+
+    /// As [`Flow::process`], of a row that fits, within a request that was admitted.
+    ///
+    /// # Errors
+    /// See [`ProcessError`].
+    pub async fn row(
+        &self,
+        admitted: &Arc<OwnedSemaphorePermit>,
+        name: &str,
+        row: Row<'_>,
+    ) -> Result<Vec<ReplyRecord>, ProcessError> {
+        loop {
+            let chain = self.chain().await?;
+            if chain.only_batch().is_none() {
+                return self.queued(admitted, name, || owned(row)).await;
+            }
+            let Some(pending) = self.write_row(&chain, admitted, name, row).await else { continue };
+            if let Some(answer) = self.answer(pending).await? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Writes a row into a slot as soon as one is free. `None`: the pipeline is over.
+    async fn write_row(
+        &self,
+        chain: &Arc<Chain>,
+        admitted: &Arc<OwnedSemaphorePermit>,
+        name: &str,
+        row: Row<'_>,
+    ) -> Option<Pending<'_>> {
+        let _turn = self.turn.lock().await;
+        let lease = chain.only_batch()?.claim_async().await?;
+        let pending = self.requests.direct(admitted, chain, name)?;
+        let (token, mut out) = (Token::whole(pending.ticket.clone()), Outcome::default());
+        let (from, mut lease) = (Origin::Source(self.requests.source), Some(lease));
+        row(&mut |row| {
+            if let Some(lease) = lease.take() {
+                let scope = RowScope { from, row, carried: &[], up: None };
+                chain.row_of(lease, &token, &scope, &mut out);
+            }
+        });
+        chain.send(&mut out);
+        Some(pending)
+    }
+
+    /// Has loaders take an item.
+    async fn queued(
+        &self,
+        admitted: &Arc<OwnedSemaphorePermit>,
+        name: &str,
+        content: impl Fn() -> Result<Content, ProcessError>,
+    ) -> Result<Vec<ReplyRecord>, ProcessError> {
+        loop {
+            let chain = self.chain().await?;
+            let pending = self.requests.queue(admitted, &chain, name, content()?);
+            drop(chain);
+            let Some(pending) = pending else { continue };
+            if let Some(answer) = self.answer(pending).await? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    async fn chain(&self) -> Result<Arc<Chain>, ProcessError> {
+        self.requests.chain().await.ok_or_else(|| ProcessError::Over(self.requests.why_over()))
+    }
+
+    /// `None`: it is to be asked again.
+    async fn answer(&self, pending: Pending<'_>) -> Result<Option<Vec<ReplyRecord>>, ProcessError> {
+        match pending.answered().await {
+            Some(Answer::Done(mut records)) => {
+                records.sort_by_key(|record| record.sink);
+                Ok(Some(records))
+            }
+            Some(Answer::Failed(failure)) => Err(ProcessError::Failed(failure)),
+            Some(Answer::Again) => Ok(None),
+            None => Err(ProcessError::Over(self.requests.why_over())),
+        }
+    }
+
+    /// Whether it is what the source takes.
+    fn check(&self, content: &Content) -> Result<(), ProcessError> {
+        let source = &self.plan().sources[self.requests.source.index()];
+        let (name, gives) = (&source.name, &source.gives);
+        match (source.request, content) {
+            (Some(RequestItem::File), Content::File(bytes)) if bytes.len() <= LARGEST_REQUEST => Ok(()),
+            (Some(RequestItem::File), Content::File(bytes)) => Err(ProcessError::Input(format!(
+                "the file has {} bytes, and source `{name}` takes {LARGEST_REQUEST} at most",
+                bytes.len()
+            ))),
+            (Some(RequestItem::Row), Content::Row(row)) => {
+                let fits = row.len() == gives.0.len()
+                    && gives.0.iter().zip(row).all(|(column, value)| column.ty.fits(value));
+                let what = || format!("the row is not what source `{name}` takes: {gives}");
+                if fits { Ok(()) } else { Err(ProcessError::Input(what())) }
+            }
+            (_, Content::File(_)) => {
+                Err(ProcessError::Input(format!("source `{name}` takes columns, and no file: {gives}")))
+            }
+            (_, Content::Row(_)) => {
+                Err(ProcessError::Input(format!("source `{name}` takes a file, and no columns")))
+            }
+        }
+    }
+
+    /// Kills the workers. Requests without an answer, and all later ones, get [`ProcessError::Over`] with this reason.
+    pub fn end(&self, why: &str) {
+        self.requests.over(why);
+        drop(self.root.0.cast(RootMsg::Abort)); // A root that is gone has ended.
+    }
+
+    /// Kills the workers and returns when all processes have ended.
+    pub async fn close(self) {
+        let Self { requests, root, over, .. } = self;
+        requests.over("it was closed");
+        drop(root);
+        // An error means that the task was cancelled with its runtime, which ends the workers as well.
+        let _ = over.await;
+    }
+}
+
+/// A copy of a row.
+fn owned(row: Row<'_>) -> Result<Content, ProcessError> {
+    let mut copy: Result<OwnedRow, _> = Ok(OwnedRow::new());
+    row(&mut |row| copy = row.iter().map(OwnedValue::copy_of).collect());
+    copy.map(Content::Row).map_err(|refusal| ProcessError::Input(refusal.error))
+}

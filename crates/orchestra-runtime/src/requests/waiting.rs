@@ -1,0 +1,327 @@
+//! The requests of a flow that have no end yet, and whether the flow serves. It moves no item.
+//!
+//! Bound: requests are admitted up to a number, and each counts until its item has ended, also when the one who asked has gone.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use orchestra_core::lineage::{Ending, Finished};
+use orchestra_core::{Failure, ItemId, SinkId, SourceId, StageId};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+
+use crate::account::stats::CommitCounts;
+use crate::context::RunContext;
+use crate::flow::chain::Chain;
+use crate::flow::ticket::{Content, Ticket};
+use crate::messages::{Record, RecordTo};
+
+/// A record of an item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplyRecord {
+    pub sink: SinkId,
+    /// As the encoder of the sink has made it.
+    pub bytes: Bytes,
+}
+
+/// What becomes of a request.
+pub enum Answer {
+    Done(Vec<ReplyRecord>),
+    Failed(Failure),
+    /// Its pipeline fell over, and is built anew: it is to be asked again.
+    Again,
+}
+
+/// How a flow stands.
+#[derive(Clone, Default)]
+pub struct Standing {
+    /// Each batch stage has had a worker.
+    pub has_served: bool,
+    /// What items of the source are taken through, while there is a pipeline.
+    pub chain: Option<Arc<Chain>>,
+    /// It has ended, for this reason.
+    pub over: Option<String>,
+}
+
+pub struct Requests {
+    pub context: Arc<RunContext>,
+    pub source: SourceId,
+    admitted: Arc<Semaphore>,
+    state: Mutex<Waiting>,
+    standing: watch::Sender<Standing>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// By the numbers of their items.
+    asked: HashMap<u64, Asked>,
+    /// Those of them that no loader has yet.
+    queue: VecDeque<Ticket>,
+    next: u64,
+    /// Batch stages without a worker so far.
+    unserved: BTreeSet<StageId>,
+    /// Told when something is queued.
+    news: Option<Box<dyn Fn() + Send + Sync>>,
+    is_over: bool,
+}
+
+struct Asked {
+    ticket: Ticket,
+    /// `None`: the one who asked has gone.
+    answer: Option<oneshot::Sender<Answer>>,
+    /// Its source has handed it out.
+    is_handed: bool,
+    _admitted: Arc<OwnedSemaphorePermit>,
+}
+
+/// A request that waits for its answer. Dropping it withdraws the request.
+pub struct Pending<'a> {
+    requests: &'a Requests,
+    pub ticket: Ticket,
+    answer: oneshot::Receiver<Answer>,
+}
+
+impl Pending<'_> {
+    /// `None`: the flow is over.
+    pub async fn answered(mut self) -> Option<Answer> {
+        (&mut self.answer).await.ok()
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.requests.withdraw(&self.ticket);
+    }
+}
+
+impl Requests {
+    pub fn new(context: &Arc<RunContext>, source: SourceId, most: usize) -> Self {
+        let unserved = context.plan.batch_stages().map(|(stage, _)| stage).collect();
+        Self {
+            context: Arc::clone(context),
+            source,
+            admitted: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
+            state: Mutex::new(Waiting { unserved, ..Waiting::default() }),
+            standing: watch::Sender::default(),
+        }
+    }
+
+    /// Of a map and a queue, each of which is whole after each of its operations.
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Requests that have no end yet.
+    pub fn n_waiting(&self) -> usize {
+        self.waiting().asked.len()
+    }
+
+    /// `None`: there are as many as may be.
+    pub fn admit(&self) -> Option<Arc<OwnedSemaphorePermit>> {
+        Arc::clone(&self.admitted).try_acquire_owned().ok().map(Arc::new)
+    }
+
+    /// Registers an item. Under the lock that `over` and `detach` take: nothing is registered behind them. `None`: `chain` takes nothing any more.
+    fn register(
+        &self,
+        admitted: &Arc<OwnedSemaphorePermit>,
+        chain: &Arc<Chain>,
+        name: &str,
+        content: Content,
+        then: impl FnOnce(&mut Waiting, &Ticket),
+    ) -> Option<Pending<'_>> {
+        let (sender, answer) = oneshot::channel();
+        let mut waiting = self.waiting();
+        let is_current = |standing: &Standing| {
+            standing.over.is_none() && standing.chain.as_ref().is_some_and(|now| Arc::ptr_eq(now, chain))
+        };
+        if !is_current(&self.standing.borrow()) {
+            return None;
+        }
+        let id = ItemId { source: self.source, index: waiting.next };
+        waiting.next += 1;
+        let ticket = Ticket::of_request(id, name, content);
+        let asked = Asked {
+            ticket: ticket.clone(),
+            answer: Some(sender),
+            is_handed: false,
+            _admitted: Arc::clone(admitted),
+        };
+        waiting.asked.insert(id.index, asked);
+        then(&mut waiting, &ticket);
+        Some(Pending { requests: self, ticket, answer })
+    }
+
+    /// An item that loaders take, in the order of these calls.
+    pub fn queue(
+        &self,
+        admitted: &Arc<OwnedSemaphorePermit>,
+        chain: &Arc<Chain>,
+        name: &str,
+        content: Content,
+    ) -> Option<Pending<'_>> {
+        self.register(admitted, chain, name, content, |waiting, ticket| {
+            waiting.queue.push_back(ticket.clone());
+            waiting.news.iter().for_each(|news| news());
+        })
+    }
+
+    /// An item that the caller takes to its batch.
+    pub fn direct(
+        &self,
+        admitted: &Arc<OwnedSemaphorePermit>,
+        chain: &Arc<Chain>,
+        name: &str,
+    ) -> Option<Pending<'_>> {
+        let pending = self.register(admitted, chain, name, Content::Row(Vec::new()), |_, _| {})?;
+        self.context.stats.handed.add(1);
+        self.context.stats.pipeline_of(self.source).handed.add(1);
+        Some(pending)
+    }
+
+    /// Up to now, what loaders have not taken.
+    pub fn n_queued(&self) -> usize {
+        self.waiting().queue.len()
+    }
+
+    pub fn next_queued(&self) -> Option<Ticket> {
+        let mut waiting = self.waiting();
+        let ticket = waiting.queue.pop_front()?;
+        if let Some(asked) = waiting.asked.get_mut(&ticket.id().index) {
+            asked.is_handed = true;
+        }
+        Some(ticket)
+    }
+
+    pub fn watch(&self, news: Box<dyn Fn() + Send + Sync>) {
+        self.waiting().news = Some(news);
+    }
+
+    /// The one who asked has gone. What no loader has is gone with it; what is under way ends where it comes to next.
+    fn withdraw(&self, ticket: &Ticket) {
+        let mut waiting = self.waiting();
+        let Some(asked) = waiting.asked.get_mut(&ticket.id().index) else { return };
+        ticket.withdraw();
+        asked.answer = None;
+        let queued = waiting.queue.iter().position(|queued| queued.id() == ticket.id());
+        if let Some(at) = queued {
+            waiting.queue.remove(at);
+            waiting.asked.remove(&ticket.id().index);
+        }
+    }
+
+    /// Answers each of these once. How many of them the source had handed out.
+    pub fn finish(&self, finished: Vec<Finished<Ticket, Record>>) -> u64 {
+        let (mut counts, mut handed) = (CommitCounts::default(), 0);
+        let mut answers = Vec::with_capacity(finished.len());
+        let mut waiting = self.waiting();
+        for Finished { ticket, ending } in finished {
+            let Some(asked) = waiting.asked.remove(&ticket.id().index) else {
+                if !waiting.is_over {
+                    tracing::error!(item = %ticket.name(), "a request ended twice; this is a bug");
+                }
+                continue;
+            };
+            handed += u64::from(asked.is_handed);
+            let answer = match ending {
+                Ending::Done(records) => {
+                    counts.done += 1;
+                    Answer::Done(records.into_iter().filter_map(record).collect())
+                }
+                Ending::Failed(failure) => {
+                    counts.failed += 1;
+                    let stages = &self.context.plan.stages;
+                    let stage = stages.iter().position(|stage| stage.name == failure.stage);
+                    counts.failures.extend(stage.map(|at| (StageId(at as u16), failure.kind)));
+                    Answer::Failed(failure)
+                }
+            };
+            answers.push((asked, answer));
+        }
+        drop(waiting);
+        counts.by_source.push((self.source, counts.done + counts.failed));
+        self.context.stats.count(&counts);
+        for (asked, answer) in answers {
+            let Asked { answer: to, _admitted: admitted, .. } = asked;
+            // Its place is free before the one who asked can ask again.
+            drop(admitted);
+            if let Some(to) = to {
+                drop(to.send(answer)); // Dropped meanwhile.
+            }
+        }
+        handed
+    }
+
+    /// A pipeline takes items, through this chain.
+    pub fn attach(&self, chain: &Arc<Chain>) {
+        let has_all = self.waiting().unserved.is_empty();
+        self.standing.send_modify(|standing| {
+            standing.chain = Some(Arc::clone(chain));
+            standing.has_served |= has_all;
+        });
+    }
+
+    pub fn serving(&self, stage: StageId) {
+        let mut waiting = self.waiting();
+        if waiting.unserved.remove(&stage) && waiting.unserved.is_empty() {
+            self.standing.send_modify(|standing| standing.has_served = true);
+        }
+    }
+
+    /// The pipeline takes no items any more: those that it had are asked again, of the next one.
+    pub fn detach(&self) {
+        let mut waiting = self.waiting();
+        self.standing.send_modify(|standing| standing.chain = None);
+        (waiting.queue, waiting.news) = (VecDeque::new(), None);
+        let asked = std::mem::take(&mut waiting.asked);
+        drop(waiting);
+        for answer in asked.into_values().filter_map(|asked| asked.answer) {
+            drop(answer.send(Answer::Again)); // Dropped meanwhile.
+        }
+    }
+
+    /// Gives no answer any more, for this reason. Only the first one counts.
+    pub fn over(&self, why: &str) {
+        let mut waiting = self.waiting();
+        self.standing.send_modify(|standing| {
+            standing.over.get_or_insert_with(|| why.to_owned());
+            standing.chain = None;
+        });
+        waiting.queue.clear();
+        waiting.is_over = true;
+        let asked = std::mem::take(&mut waiting.asked);
+        drop(waiting);
+        for asked in asked.into_values() {
+            asked.ticket.withdraw();
+        }
+    }
+
+    pub fn why_over(&self) -> String {
+        self.standing.borrow().over.clone().unwrap_or_else(|| "its actors are gone".to_owned())
+    }
+
+    /// Waits until the flow has served, or is over.
+    pub async fn started(&self) -> Result<(), String> {
+        let mut standing = self.standing.subscribe();
+        let started = standing.wait_for(|now| now.over.is_some() || (now.has_served && now.chain.is_some()));
+        match started.await {
+            Ok(now) => now.over.clone().map_or(Ok(()), Err),
+            Err(_) => Err(self.why_over()),
+        }
+    }
+
+    /// What takes items: waits where a pipeline is built anew. `None`: the flow is over.
+    pub async fn chain(&self) -> Option<Arc<Chain>> {
+        let mut standing = self.standing.subscribe();
+        let there = standing.wait_for(|now| now.over.is_some() || now.chain.is_some()).await.ok()?;
+        if there.over.is_some() { None } else { there.chain.clone() }
+    }
+}
+
+/// A record of a reduce belongs to a run; a plan of requests has none.
+fn record(record: Record) -> Option<ReplyRecord> {
+    match record.to {
+        RecordTo::Sink(sink) => Some(ReplyRecord { sink, bytes: record.bytes }),
+        RecordTo::Reduce(_) => None,
+    }
+}
