@@ -6,6 +6,7 @@
 Each picture is WIDTH x HEIGHT when it is upright. What it must look like is what Pillow reads, or what was written where Pillow reads it wrongly or
 not at all. A picture may fail by name instead, unless it is one of those that must be read.
 """
+import io
 import json
 import struct
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import tifffile
-from PIL import Image, ImageOps, TiffImagePlugin
+from PIL import Image, ImageOps, PngImagePlugin, TiffImagePlugin
 
 WIDTH, HEIGHT = 32, 24
 Y, X = np.mgrid[0:HEIGHT, 0:WIDTH]
@@ -57,6 +58,11 @@ class Pictures:
     def bytes(self, name, data, **note):
         (self.folder / name).write_bytes(data)
         self.add(name, **note)
+
+    def refused(self, name, data):
+        """A file of which something is not read, or missing."""
+        (self.folder / name).write_bytes(data)
+        self.kinds[name] = {"must": False, "known": False, "lossy": False, "alpha": False}
 
     def tiff(self, name, data, looks=None, must=False, lossy=False, **options):
         """A file that tifffile writes."""
@@ -164,9 +170,28 @@ def make_turned(p):
             looks = None if lossy or kind == "byte" else RGB
             p.add(f"{name}.{ending}", looks, must=True, lossy=lossy)
         height, width = image.size[1], image.size[0]
+        if (kind, order) == ("short", "<"):
+            make_turned_otherwise(p, image, turn, block)
         tags = rgb_tags(width, height) + [(274, TYPES[kind][0], [turn])]
         looks = None if kind == "byte" else RGB
         p.bytes(f"{name}.tif", raw_tiff(np.asarray(image).tobytes(), tags, order), looks=looks, must=True)
+
+
+def make_turned_otherwise(p, image, turn, block):
+    """By XMP, and by EXIF as ImageMagick writes it into PNG."""
+    xmp = f'<x:xmpmeta><rdf:Description tiff:Orientation="{turn}"/></x:xmpmeta>'.encode()
+    image.save(p.folder / f"turned-{turn}-xmp.jpg", xmp=xmp, quality=95, subsampling=0)
+    p.add(f"turned-{turn}-xmp.jpg", must=True, lossy=True)
+    image.save(p.folder / f"turned-{turn}-xmp.webp", xmp=xmp, lossless=True)
+    image.save(p.folder / f"turned-{turn}-xmp.tif", tiffinfo={700: xmp})
+    text = PngImagePlugin.PngInfo()
+    text.add_itxt("XML:com.adobe.xmp", xmp.decode(), zip=turn % 2 == 0)
+    image.save(p.folder / f"turned-{turn}-xmp.png", pnginfo=text)
+    text = PngImagePlugin.PngInfo()
+    text.add_text("Raw profile type exif", f"\nexif\n{len(block):8}\n{block.hex()}\n", zip=turn % 2 == 0)
+    image.save(p.folder / f"turned-{turn}-profile.png", pnginfo=text)
+    for name in ("xmp.webp", "xmp.tif", "xmp.png", "profile.png"):
+        p.add(f"turned-{turn}-{name}", RGB, must=True)
 
 
 # JPEG, WebP, BMP, GIF
@@ -204,6 +229,28 @@ def make_others(p):
     for ending, options in (("gif", {}), ("webp", {"lossless": True}), ("png", {})):
         p.pillow(f"animation.{ending}", frames[0], save_all=True, append_images=frames[1:], **options)
     p.pillow("pages.tif", frames[0], save_all=True, append_images=frames[1:])
+    p.bytes("webp-blended-frame.webp", blended_frame(), looks=RGB, must=True)
+    progressive = jpeg(progressive=True, quality=95)
+    scans = [at for at in range(len(progressive)) if progressive[at : at + 2] == b"\xff\xda"]
+    p.refused("jpeg-3-scans.jpg", progressive[: scans[3]] + b"\xff\xd9")
+    p.refused("jpeg-holes.jpg", progressive[: len(progressive) // 2].ljust(len(progressive) - 2, b"\0") + b"\xff\xd9")
+
+
+def jpeg(**options):
+    file = io.BytesIO()
+    Image.fromarray(RGB).save(file, "JPEG", **options)
+    return file.getvalue()
+
+
+def blended_frame():
+    """An animation of one frame, lossless and opaque, that is to be blended into nothing."""
+    file = io.BytesIO()
+    Image.fromarray(RGB).save(file, "WEBP", lossless=True)
+    chunk = lambda name, data: name + struct.pack("<I", len(data)) + data + bytes(len(data) % 2)
+    size = struct.pack("<I", WIDTH - 1)[:3] + struct.pack("<I", HEIGHT - 1)[:3]
+    frame = chunk(b"ANMF", bytes(6) + size + bytes([100, 0, 0, 0]) + file.getvalue()[12:])
+    body = b"WEBP" + chunk(b"VP8X", b"\2\0\0\0" + size) + chunk(b"ANIM", bytes(6)) + frame
+    return b"RIFF" + struct.pack("<I", len(body)) + body
 
 
 def bmp_565():
@@ -217,10 +264,10 @@ def bmp_565():
 # TIFF
 
 
-def raw_tiff(data, tags, order="<"):
-    """A TIFF whose pixels, in one strip, begin at byte 8. `tags`: number, type, values."""
+def raw_tiff(data, tags, order="<", places=(8,), lengths=None):
+    """A TIFF whose pixels, in one strip unless it is said, begin at byte 8. `tags`: number, type, values."""
     codes = {1: "B", 3: "H", 4: "I", 6: "b", 8: "h", 9: "i"}
-    tags = sorted(tags + [(273, 4, [8]), (279, 4, [len(data)])])
+    tags = sorted(tags + [(273, 4, places), (279, 4, lengths or [len(data)])])
     at = 8 + len(data)
     behind = at + 2 + 12 * len(tags) + 4
     entries, values = b"", b""
@@ -275,6 +322,11 @@ def make_raw_tiff(p):
     p.bytes("tiff-rgb-4.tif", raw_tiff(packed(levels, 4), tags_of(*here, 4, 2, 3)), looks=levels * 17, must=True)
     cmyk = np.asarray(in_mode("CMYK"))
     p.bytes("tiff-cmyk.tif", raw_tiff(cmyk.tobytes(), tags_of(*here, 8, 5, 4)), must=True)
+    p.bytes("tiff-predictor.tif", raw_tiff(GRAY.tobytes(), tags_of(*here, 8, 1, predictor=(317, 3, [2]))), looks=grays(GRAY), must=True)
+    second = tags_of(*here, 8, 2, 5, extra=(338, 3, [0, 2]))
+    p.refused("tiff-second-alpha.tif", raw_tiff(np.dstack([RGB, GRAY, ALPHA]).tobytes(), second))
+    strips = [tag for tag in tags_of(*here, 8, 1) if tag[0] != 278] + [(278, 4, [HEIGHT // 2])]
+    p.refused("tiff-sparse.tif", raw_tiff(GRAY.tobytes(), strips, places=[8, 0], lengths=[WIDTH * HEIGHT // 2, 0]))
     for name, photometric in (("lab", 8), ("mask", 4), ("ycbcr", 6), ("logluv", 32845), ("cfa", 32803)):
         samples = 1 if name in ("mask", "cfa") else 3
         p.bytes(f"tiff-{name}.tif", raw_tiff(RGB[..., :samples].tobytes(), tags_of(*here, 8, photometric, samples)))
@@ -333,6 +385,19 @@ def make_tifffile(p):
             photometric = "minisblack" if name == "gray" else "rgb"
             tifffile.imwrite(p.folder / f"tf-{name}-{dtype}.tif", data.astype(dtype), photometric=photometric)
             p.kinds[f"tf-{name}-{dtype}.tif"] = {"must": False, "known": False, "lossy": False, "alpha": False}
+    make_stacks(p)
+
+
+def make_stacks(p):
+    planes = np.stack([GRAY] * 3)
+    for name, options in (("imagej", {"imagej": True, "truncate": True}), ("shaped", {"truncate": True}), ("volume", {"volumetric": True, "tile": (16, 16, 16)})):
+        file = io.BytesIO()
+        tifffile.imwrite(file, planes, photometric="minisblack", **options)
+        p.refused(f"tf-stack-{name}.tif", file.getvalue())
+    with tifffile.TiffWriter(p.folder / "tf-inner.tif") as writer:
+        writer.write(GRAY[::2, ::2].copy(), subfiletype=1, subifds=1, photometric="minisblack", metadata=None)
+        writer.write(GRAY, subfiletype=0, photometric="minisblack", metadata=None)
+    p.add("tf-inner.tif", grays(GRAY), must=True)
 
 
 def make(folder):

@@ -97,6 +97,23 @@ fn pages_behind_the_first_are_counted_and_said() {
 }
 
 #[test]
+fn a_file_behind_a_tiff_is_counted_whether_a_stage_takes_the_pages_or_not() {
+    let place = Workplace::new();
+    fs::write(place.images().join("a.tif"), [tiff(&[10, 100]), tiff(&[200])].concat()).unwrap();
+    let pages = "[stages.pages]\nkind = \"pages\"\nfrom = \"scans\"\n\n";
+    for (pages, from, n_left_out) in [("", "scans", 2), (pages, "pages", 1)] {
+        let workflow = format!(
+            "version = 1\nname = \"pages\"\n\n[sources.scans]\nkind = \"images\"\npaths = [\"images/*.tif\"]\n\n{pages}\
+             [stages.pixels]\nkind = \"image\"\nfrom = \"{from}\"\nsize = [1, 1]\ndtype = \"u8\"\n\n\
+             [sinks.results]\nkind = \"jsonl\"\nfrom = \"pixels\"\n"
+        );
+        fs::write(place.workflow(), workflow).unwrap();
+        place.run(&["--fresh"]).must_exit(0);
+        assert_eq!(left_out(&place.report()), [("scans".into(), "pages".into(), 1, n_left_out)]);
+    }
+}
+
+#[test]
 fn pages_behind_the_first_are_counted_once_over_several_starts_and_killed_ones() {
     const ITEMS: u64 = 300;
     let place = Workplace::with_gate(0);

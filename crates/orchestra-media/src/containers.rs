@@ -1,6 +1,14 @@
-//! Walks over the chunks of PNG and WebP, the blocks of GIF, and the header of BMP, for what their decoders do not say, and over the files that stand
+//! Walks over the chunks of PNG and WebP and the blocks of GIF, for what their decoders do not say, and over the files that stand
 //! behind a picture in its file. It decodes no pixels.
 
+use std::borrow::Cow;
+use std::io::Read as _;
+
+use flate2::read::ZlibDecoder;
+use memchr::memchr;
+
+use crate::bmp::{BmpHeader, walk_bmp};
+use crate::directory::Directories;
 use crate::error::MediaError;
 use crate::format::Format;
 use crate::jpeg;
@@ -20,16 +28,24 @@ pub(crate) struct Told {
 impl Told {
     pub(crate) const ONE_UPRIGHT: Told = Told { orientation: Orientation::UPRIGHT, n_frames: 1, end: None };
 
+    /// One picture, upright.
+    pub(crate) fn one_that_ends(end: Option<usize>) -> Told {
+        Told { end, ..Told::ONE_UPRIGHT }
+    }
+
     /// With the pictures that stand behind this one in its file.
     pub(crate) fn and_behind(self, bytes: &[u8]) -> Told {
         Told { n_frames: self.n_frames.saturating_add(n_behind(bytes, self.end)), ..self }
     }
 }
 
-/// How many pictures begin where the first one ends, or where one of them does. A gain map of HDR is none.
+/// How many pictures begin where the first one ends, or where one of them does, behind zeros that may fill up the space between them. A gain map of HDR is none.
 pub(crate) fn n_behind(bytes: &[u8], end: Option<usize>) -> u32 {
     let (mut end, mut n) = (end, 0_u32);
     while let Some(rest) = end.and_then(|end| bytes.get(end..)) {
+        let Some(n_zeros) = rest.iter().position(|byte| *byte != 0) else { return n };
+        let rest = &rest[n_zeros..];
+        end = end.map(|end| end + n_zeros);
         let told = match Format::of(rest) {
             Ok(Format::Jpeg) => {
                 let end = jpeg::end_of(rest);
@@ -39,8 +55,18 @@ pub(crate) fn n_behind(bytes: &[u8], end: Option<usize>) -> u32 {
             Ok(Format::Png) => walk_png(rest),
             Ok(Format::WebP) => walk_webp(rest, u64::MAX),
             Ok(Format::Gif) => Ok(walk_gif(rest)),
-            // Two bytes alone are no sign of a BMP, and a TIFF may have its pages anywhere.
-            Ok(Format::Bmp | Format::Tiff) | Err(_) => return n,
+            Ok(Format::Tiff) => {
+                let directories = Directories::of(rest);
+                let n_pages = directories.and_then(|all| all.pages().ok()).map_or(1, |pages| pages.len());
+                let end = directories.and_then(Directories::end);
+                let n_frames = u32::try_from(n_pages).unwrap_or(u32::MAX);
+                Ok(Told { n_frames, end, ..Told::ONE_UPRIGHT })
+            }
+            // Two bytes alone are no sign of one.
+            Ok(Format::Bmp) if BmpHeader::of(rest).is_some_and(|header| header.has_known_size()) => {
+                walk_bmp(rest, u64::MAX)
+            }
+            Ok(Format::Bmp) | Err(_) => return n,
         };
         // One that is cut is there.
         let told = told.unwrap_or(Told::ONE_UPRIGHT);
@@ -54,7 +80,9 @@ pub(crate) fn n_behind(bytes: &[u8], end: Option<usize>) -> u32 {
 /// whatever its header says; the picture that is read is one of them if its control stands in front of the pixels.
 pub(crate) fn walk_png(bytes: &[u8]) -> Result<Told, MediaError> {
     let cut = MediaError::Truncated { format: Format::Png, what: "its end chunk is missing" };
-    let (mut told, mut n_frames, mut is_frame) = (Told::ONE_UPRIGHT, 0_u32, false);
+    let (mut exif, mut n_frames, mut is_frame) = (None, 0_u32, false);
+    // What the first text of the kind says: many, each packed, would take any time.
+    let (mut profile, mut xmp) = (None, None);
     let mut rest = &bytes[8..];
     // A chunk: length, name, payload, checksum.
     loop {
@@ -70,15 +98,53 @@ pub(crate) fn walk_png(bytes: &[u8]) -> Result<Told, MediaError> {
                 return Ok(Told {
                     n_frames: others.saturating_add(1),
                     end: Some(bytes.len() - behind.len()),
-                    ..told
+                    orientation: exif.or(profile.flatten()).or(xmp.flatten()).unwrap_or_default(),
                 });
             }
-            b"eXIf" => told.orientation = Orientation::from_exif_block(payload),
+            b"eXIf" => exif = Orientation::in_exif_block(payload).or(exif),
+            name @ (b"tEXt" | b"zTXt" | b"iTXt") => {
+                let text = |keyword| text_of(name, payload, keyword);
+                profile = profile.or_else(|| {
+                    Some(Orientation::in_exif_block(&raw_profile(&text(b"Raw profile type exif")?)))
+                });
+                xmp = xmp.or_else(|| Some(Orientation::in_xmp(&text(b"XML:com.adobe.xmp")?)));
+            }
             b"fcTL" => n_frames = n_frames.saturating_add(1),
             b"IDAT" => is_frame |= n_frames > 0,
             _ => {}
         }
         rest = behind;
+    }
+}
+
+/// EXIF as ImageMagick writes it: the name, the length and then hexadecimal digits, on lines.
+fn raw_profile(text: &[u8]) -> Vec<u8> {
+    let digits = text.splitn(4, |byte| *byte == b'\n').nth(3).unwrap_or_default();
+    let digits: Vec<u8> =
+        digits.iter().filter_map(|digit| (*digit as char).to_digit(16)).map(|n| n as u8).collect();
+    digits.as_chunks().0.iter().map(|[high, low]| high << 4 | low).collect()
+}
+
+/// The text that stands under a keyword in a chunk. Of one that is very long or damaged, the begin.
+fn text_of<'a>(chunk: &[u8; 4], payload: &'a [u8], keyword: &[u8]) -> Option<Cow<'a, [u8]>> {
+    const MOST: u64 = 1 << 20;
+    let rest = payload.strip_prefix(keyword)?.strip_prefix(b"\0")?;
+    let (is_packed, text) = match chunk {
+        b"tEXt" => (false, rest),
+        b"zTXt" => (true, rest.get(1..)?),
+        _ => {
+            // Whether and how it is packed, its language, and the keyword in that language.
+            let [flag, _, rest @ ..] = rest else { return None };
+            let language = memchr(0, rest)? + 1;
+            (*flag == 1, &rest[language + memchr(0, &rest[language..])? + 1..])
+        }
+    };
+    if !is_packed {
+        return Some(text.into());
+    }
+    let mut unpacked = Vec::new();
+    match ZlibDecoder::new(text).take(MOST).read_to_end(&mut unpacked) {
+        Ok(_) | Err(_) => Some(unpacked.into()),
     }
 }
 
@@ -92,12 +158,13 @@ pub(crate) fn walk_webp(bytes: &[u8], max_pixels: u64) -> Result<Told, MediaErro
     if claimed > bytes.len() as u64 + 1 {
         return Err(cut);
     }
-    let (mut orientation, mut n_frames) = (Orientation::UPRIGHT, 0_u32);
+    let (mut exif, mut xmp, mut n_frames) = (None, None, 0_u32);
     // The decoder takes chunks that begin up to 10 bytes behind that end. What follows is another file.
     let own = usize::try_from(claimed + 32).map_or(bytes.len(), |end| end.min(bytes.len()));
     walk_riff(&bytes[12..own], &mut |name, payload| {
         match name {
-            b"EXIF" => orientation = Orientation::from_exif_block(payload),
+            b"EXIF" => exif = Orientation::in_exif_block(payload),
+            b"XMP " => xmp = Orientation::in_xmp(payload),
             // An animation's frame: position, size, duration, flags, and then chunks of its own.
             b"ANMF" if payload.len() > 16 => {
                 n_frames = n_frames.saturating_add(1);
@@ -107,10 +174,35 @@ pub(crate) fn walk_webp(bytes: &[u8], max_pixels: u64) -> Result<Told, MediaErro
         }
         Ok(())
     })?;
-    // So the byte that pads an odd size is there or not.
-    let ends = [claimed, claimed + claimed % 2].map(|end| usize::try_from(end).ok());
-    let is_another = |end: &usize| bytes.get(*end..).is_some_and(|rest| Format::of(rest).is_ok());
-    Ok(Told { orientation, n_frames: n_frames.max(1), end: ends.into_iter().flatten().find(is_another) })
+    let orientation = exif.or(xmp).unwrap_or_default();
+    Ok(Told { orientation, n_frames: n_frames.max(1), end: usize::try_from(claimed).ok() })
+}
+
+/// A WebP as its decoder reads it rightly: that blends the first frame of an animation into nothing, which is off by one, and wants an alpha channel wherever
+/// the header speaks of one.
+pub(crate) fn plain_webp(bytes: &[u8]) -> Cow<'_, [u8]> {
+    const FLAGS: usize = 20;
+    const HAS_ALPHA: u8 = 0x10;
+    const IS_NOT_BLENDED: u8 = 0x02;
+    let mut plain = Cow::Borrowed(bytes);
+    let (mut has_lossy, mut has_alpha, mut first_frame) = (false, false, None);
+    let visited = walk_riff(&bytes[12..], &mut |name, payload| {
+        has_lossy |= name == b"VP8 ";
+        has_alpha |= name == b"ALPH";
+        if name == b"ANMF" && payload.len() > 16 {
+            first_frame = first_frame.or(Some(payload.as_ptr().addr() - bytes.as_ptr().addr() + 15));
+        }
+        Ok(())
+    });
+    if visited.is_err() || bytes.get(12..16) != Some(b"VP8X") {
+        return plain;
+    }
+    if let Some(at) = first_frame {
+        plain.to_mut()[at] |= IS_NOT_BLENDED;
+    } else if has_lossy && !has_alpha && bytes.get(FLAGS).is_some_and(|flags| flags & HAS_ALPHA != 0) {
+        plain.to_mut()[FLAGS] &= !HAS_ALPHA;
+    }
+    plain
 }
 
 /// The frames of a GIF, as far as its blocks are whole: its decoder checks the first frame.
@@ -192,21 +284,4 @@ fn check_frame(name: &[u8; 4], payload: &[u8], max_pixels: u64) -> Result<(), Me
         _ => return Ok(()),
     };
     check_size(Format::WebP, width, height, max_pixels)
-}
-
-/// The size that a BMP header claims, against the limits: the decoder has a limit of its own and would not say which.
-pub(crate) fn check_bmp(bytes: &[u8], max_pixels: u64) -> Result<(), MediaError> {
-    let Some(&[s0, s1, s2, s3, w0, w1, w2, w3, h0, h1, h2, h3]) =
-        bytes.get(14..).and_then(|b| b.first_chunk())
-    else {
-        return Err(MediaError::Truncated { format: Format::Bmp, what: "it ends inside its header" });
-    };
-    let (width, height) = if u32::from_le_bytes([s0, s1, s2, s3]) == 12 {
-        (u32::from(u16::from_le_bytes([w0, w1])), u32::from(u16::from_le_bytes([w2, w3])))
-    } else {
-        let side = |b| i32::from_le_bytes(b).unsigned_abs();
-        // A negative height means rows from top to bottom.
-        (side([w0, w1, w2, w3]), side([h0, h1, h2, h3]))
-    };
-    check_size(Format::Bmp, width, height, max_pixels)
 }

@@ -6,6 +6,11 @@ use crate::error::MediaError;
 use crate::format::Format;
 
 const NEW_SUBFILE_TYPE: u16 = 254;
+const SUB_DIRECTORIES: u16 = 330;
+const EXIF: u16 = 34665;
+const GPS: u16 = 34853;
+/// Tags of places and lengths of what lies outside of the directories: strips, tiles, a thumbnail.
+const DATA: [(u16, u16); 3] = [(273, 279), (324, 325), (513, 514)];
 /// Bits of that tag: a smaller copy of another page, and a mask of one.
 const NO_PAGE: u64 = 0b101;
 
@@ -22,10 +27,9 @@ pub(crate) struct Directories<'a> {
 #[derive(Debug)]
 pub(crate) struct Directory<'a> {
     file: Directories<'a>,
-    pub(crate) at: u64,
     entries: Vec<Entry>,
-    /// Where it says where the next one is.
-    pub(crate) next_at: usize,
+    /// The byte behind its last one.
+    end: usize,
     /// Where the next one is, 0 for none. Some EXIF blocks end before it.
     next: Option<u64>,
 }
@@ -76,46 +80,69 @@ impl<'a> Directories<'a> {
         Some(Directories { bytes, is_big_endian, is_wide })
     }
 
-    /// Where the offset of the first directory stands, and its length.
-    pub(crate) fn first_offset(self) -> (usize, usize) {
-        if self.is_wide { (8, 8) } else { (4, 4) }
+    /// The two bytes that say how numbers are written.
+    pub(crate) fn start(self) -> &'a [u8] {
+        &self.bytes[..2]
+    }
+
+    /// Where the first directory is.
+    fn first_at(self) -> Option<u64> {
+        if self.is_wide { self.number(8, 8) } else { self.number(4, 4) }
     }
 
     /// The first directory.
     pub(crate) fn first(self) -> Option<Directory<'a>> {
-        let (at, length) = self.first_offset();
-        self.directory(self.number(at, length)?)
+        self.directory(self.first_at()?)
     }
 
-    /// The directories of all pages, in order. Smaller copies and masks of pages are none, unless there is nothing else.
+    /// The directories of all pages, in order. Smaller copies and masks of pages are none, unless there is nothing else. A camera has a copy first, and the
+    /// picture within its directory.
     ///
     /// # Errors
     /// A directory is not whole.
     pub(crate) fn pages(self) -> Result<Vec<Directory<'a>>, MediaError> {
-        let cut = || MediaError::Truncated { format: Format::Tiff, what: "it ends inside a directory" };
-        let mut found = vec![self.first().ok_or_else(cut)?];
-        let mut seen = HashSet::from([found[0].at]);
-        let mut n_entries = 0;
-        while let Some(last) = found.last() {
-            // A small file of directories that lie over each other would take any memory.
-            n_entries += last.entries.len();
-            if n_entries > self.bytes.len() {
-                let reason = "its directories lie over each other".to_owned();
-                return Err(MediaError::Broken { format: Format::Tiff, reason });
-            }
-            let next = last.next.ok_or_else(cut)?;
-            // Directories that go round in a circle have been seen.
-            if next == 0 || !seen.insert(next) {
-                break;
-            }
-            found.push(self.directory(next).ok_or_else(cut)?);
-        }
+        let mut found = self.all(&[SUB_DIRECTORIES])?;
         let is_page =
             |page: &Directory<'_>| page.number(NEW_SUBFILE_TYPE).is_none_or(|kind| kind & NO_PAGE == 0);
         if found.iter().any(is_page) {
             found.retain(is_page);
         }
         Ok(found)
+    }
+
+    /// The byte behind the last one that a directory names. `None`: one of them is not whole.
+    pub(crate) fn end(self) -> Option<usize> {
+        let all = self.all(&[SUB_DIRECTORIES, EXIF, GPS]).ok()?;
+        all.iter().map(Directory::end_of_data).max()
+    }
+
+    /// The directories of the chain, in order, each followed by those that its tags `within` name.
+    fn all(self, within: &[u16]) -> Result<Vec<Directory<'a>>, MediaError> {
+        let cut = || MediaError::Truncated { format: Format::Tiff, what: "it ends inside a directory" };
+        // The next one is the last.
+        let mut waiting = vec![self.first_at().ok_or_else(cut)?];
+        let (mut found, mut seen, mut n_read) = (Vec::new(), HashSet::new(), 0);
+        while let Some(at) = waiting.pop() {
+            // 0 names none, and directories that go round in a circle have been seen.
+            if at == 0 || !seen.insert(at) {
+                continue;
+            }
+            let directory = self.directory(at).ok_or_else(cut)?;
+            waiting.push(directory.next.ok_or_else(cut)?);
+            n_read += directory.entries.len();
+            for tag in within {
+                let inner = directory.numbers(*tag).unwrap_or_default();
+                n_read += inner.len();
+                waiting.extend(inner.iter().rev());
+            }
+            // A small file of directories that lie over each other would take any memory.
+            if n_read > self.bytes.len() {
+                let reason = "its directories lie over each other".to_owned();
+                return Err(MediaError::Broken { format: Format::Tiff, reason });
+            }
+            found.push(directory);
+        }
+        if found.is_empty() { Err(cut()) } else { Ok(found) }
     }
 
     fn directory(self, at: u64) -> Option<Directory<'a>> {
@@ -139,7 +166,8 @@ impl<'a> Directories<'a> {
             }
             Some(found)
         });
-        Some(Directory { file: self, at, entries: entries.collect::<Option<_>>()?, next_at: end, next })
+        let entries = entries.collect::<Option<_>>()?;
+        Some(Directory { file: self, entries, end: end.saturating_add(wide), next })
     }
 
     fn number(self, at: usize, length: usize) -> Option<u64> {
@@ -171,6 +199,20 @@ impl Directory<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The byte behind the last one that it names.
+    fn end_of_data(&self) -> usize {
+        let end = |at: u64, length: u64| usize::try_from(at.saturating_add(length)).unwrap_or(usize::MAX);
+        let values = self
+            .entries
+            .iter()
+            .map(|entry| end(entry.at as u64, entry.count.saturating_mul(entry.size() as u64)));
+        let data = DATA.iter().flat_map(|(places, lengths)| {
+            let all = |tag| self.numbers(tag).unwrap_or_default();
+            all(*places).into_iter().zip(all(*lengths)).map(|(at, length)| end(at, length))
+        });
+        values.chain(data).fold(self.end, usize::max)
     }
 
     pub(crate) fn entry(&self, tag: u16) -> Option<Entry> {

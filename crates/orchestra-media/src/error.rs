@@ -91,10 +91,12 @@ impl MediaError {
         let stopped = |e: &io::Error| e.kind() == io::ErrorKind::UnexpectedEof;
         let cut = innermost.downcast_ref().is_some_and(stopped)
             || matches!(error, image::ImageError::IoError(e) if stopped(e));
-        if cut {
+        let reason = innermost.to_string();
+        // The words of the GIF decoder.
+        if cut || matches!(&*reason, "Unexpected End of File" | "image truncated") {
             return MediaError::Truncated { format, what: "it ends inside the picture" };
         }
-        MediaError::Broken { format, reason: innermost.to_string() }
+        MediaError::Broken { format, reason }
     }
 
     /// The same error of a file of `format` in which a picture of another format lies.

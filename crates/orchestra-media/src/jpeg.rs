@@ -1,6 +1,8 @@
 //! Decodes JPEG, also within TIFF, with libjpeg-turbo-rs, whose pixels are those of libjpeg-turbo, into a reused buffer. It accepts no damaged file: what is missing is
 //! never filled with gray.
 
+use std::iter;
+
 use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, Decoder, JpegError, PixelFormat, ScalingFactor};
 use memchr::{memchr, memmem};
 
@@ -13,6 +15,18 @@ use crate::picture::{PictureInfo, PictureSize, PixelKind, check_size, most_memor
 use crate::reduction::Reduction;
 
 const FORMAT: Format = Format::Jpeg;
+
+// Markers.
+const FRAME_OF_PROGRESSIVE: u8 = 0xc2;
+const END: u8 = 0xd9;
+const SCAN: u8 = 0xda;
+const APP1: u8 = 0xe1;
+const APP2: u8 = 0xe2;
+const JPEG_LS: u8 = 0xf7;
+/// What stands in front of XMP in its segment.
+const XMP: &[u8] = b"http://ns.adobe.com/xap/1.0/\0";
+
+const MAGICK: &str = "magick IN.jpg -depth 8 OUT.png";
 
 /// Most scans of a picture. A progressive one has about ten; each costs a walk over all of the picture, however few bytes it has, so that a
 /// small file of very many would keep a processor busy for hours.
@@ -34,8 +48,9 @@ pub(crate) fn decode(
         _ => (PixelKind::Rgb, PixelFormat::Rgb),
     };
     // A picture is not lost for its metadata.
-    let orientation = decoder.exif_data().map(Orientation::from_exif_block).unwrap_or_default();
-    let info = PictureInfo::full(frame.width.into(), frame.height.into(), kind, orientation);
+    let turn = decoder.exif_data().and_then(Orientation::in_exif_block);
+    let turn = turn.or_else(|| Orientation::in_xmp(head_segment(bytes, APP1, XMP)?)).unwrap_or_default();
+    let info = PictureInfo::full(frame.width.into(), frame.height.into(), kind, turn);
     let info = info.one_of(n_pictures(bytes, end));
     let info = info.reduced(reduce(info.shown_size()));
     decoder.set_output_format(format);
@@ -68,19 +83,14 @@ fn n_pictures(bytes: &[u8], end: usize) -> u32 {
 
 /// The directory of the index of an MPO, and where in the file it lies.
 fn mpo_index(bytes: &[u8]) -> Option<(usize, &[u8])> {
-    const APP2: u8 = 0xe2;
-    const SCAN: u8 = 0xda;
-    let mut at = 2;
-    // A segment: marker, length with its own two bytes, payload.
-    while let Some(&[0xff, marker, l1, l0]) = bytes.get(at..)?.first_chunk() {
-        let payload = bytes.get(at + 4..at + 2 + usize::from(u16::from_be_bytes([l1, l0])))?;
-        match payload.strip_prefix(b"MPF\0") {
-            Some(index) if marker == APP2 => return Some((at + 8, index)),
-            _ if marker == SCAN => return None,
-            _ => at += 4 + payload.len(),
-        }
-    }
-    None
+    let index = head_segment(bytes, APP2, b"MPF\0")?;
+    Some((index.as_ptr().addr() - bytes.as_ptr().addr(), index))
+}
+
+/// What stands behind `name` in the first segment of that name in front of the pixels.
+fn head_segment<'a>(bytes: &'a [u8], marker: u8, name: &[u8]) -> Option<&'a [u8]> {
+    let mut head = markers(bytes).take_while(|(marker, ..)| !matches!(*marker, SCAN | END));
+    head.find_map(|(found, payload, _)| payload.strip_prefix(name).filter(|_| found == marker))
 }
 
 /// Whether a picture says in its head that it is the gain map of another: by Adobe's names, Apple's or the ISO's.
@@ -131,9 +141,7 @@ pub(crate) fn decode_chunk(
 
 /// Reads the headers, within the limits. Gives where the picture ends, too.
 fn open(bytes: &[u8], max_pixels: u64) -> Result<(Decoder<'_>, usize), MediaError> {
-    let Some(end) = end_of(bytes) else {
-        return Err(MediaError::Truncated { format: FORMAT, what: "its end marker is missing" });
-    };
+    let end = check_scans(bytes)?;
     let limits = DecodeLimits {
         max_width: usize::from(u16::MAX),
         max_height: usize::from(u16::MAX),
@@ -165,38 +173,102 @@ fn write_all(
     Ok(())
 }
 
+/// Checks that the picture has its end, and that its scans bring all bits of all coefficients: a decoder fills what is missing with smooth pixels. Gives the
+/// byte behind its end.
+fn check_scans(bytes: &[u8]) -> Result<usize, MediaError> {
+    let cut = |what| MediaError::Truncated { format: FORMAT, what };
+    // By component: how many of the lowest bits of each coefficient are still to come. 255: all of them.
+    let mut missing: Vec<(u8, [u8; 64])> = Vec::new();
+    let mut is_progressive = false;
+    for (marker, payload, end) in markers(bytes) {
+        match marker {
+            JPEG_LS => return Err(unsupported("it is a JPEG-LS", "ffmpeg -i IN.jpg OUT.png")),
+            0xc0..=FRAME_OF_PROGRESSIVE if missing.is_empty() => {
+                is_progressive = marker == FRAME_OF_PROGRESSIVE;
+                // Precision, height, width and a count, and then an identifier, sampling and a table of each.
+                let components = payload.get(6..).unwrap_or_default().as_chunks::<3>().0;
+                missing.extend(components.iter().map(|[id, ..]| (*id, [255; 64])));
+            }
+            SCAN => {
+                // A count, an identifier and tables of each component, and then which coefficients and bits these are.
+                let [n, rest @ ..] = payload else { continue };
+                let Some((components, &[first, last, bits, ..])) = rest.split_at_checked(2 * usize::from(*n))
+                else {
+                    continue;
+                };
+                let (range, before, after) = match is_progressive {
+                    true => (first.into()..=last.into(), bits >> 4, bits & 15),
+                    false => (0..=63, 0, 0),
+                };
+                for [id, _] in components.as_chunks().0 {
+                    for (_, coefficients) in missing.iter_mut().filter(|(component, _)| component == id) {
+                        let of_scan = coefficients.get_mut(range.clone()).unwrap_or_default();
+                        // A scan that brings a further bit does so behind the one before it.
+                        let is_next = |missing: &&mut u8| before == 0 || **missing == before;
+                        of_scan.iter_mut().filter(is_next).for_each(|missing| *missing = after);
+                    }
+                }
+            }
+            END if missing.iter().all(|(_, bits)| bits.iter().all(|bits| *bits == 0)) => return Ok(end),
+            END => return Err(cut("some of its scans are missing")),
+            _ => {}
+        }
+    }
+    Err(cut("its end marker is missing"))
+}
+
 /// Refuses by name what hardly any program writes and few read: less code is open to files that were made to break it.
 fn check_coding(decoder: &Decoder<'_>) -> Result<(), MediaError> {
     let frame = decoder.header();
-    let what = match (decoder.is_arithmetic(), frame.is_lossless, frame.precision, frame.components.len()) {
-        (true, ..) => "its coding is arithmetic, expected Huffman codes".to_owned(),
-        (_, true, ..) => "its coding is lossless, expected baseline or progressive".to_owned(),
-        (.., 8, 1 | 3 | 4) => return Ok(()),
-        (.., 8, count) => format!("it has {count} components, expected 1, 3 or 4"),
-        (.., bits, _) => format!("it has {bits} bits per component, expected 8"),
+    let (what, convert) = match (decoder.is_arithmetic(), frame.is_lossless) {
+        (true, _) => (
+            "its coding is arithmetic, expected Huffman codes".to_owned(),
+            "jpegtran -outfile OUT.jpg IN.jpg",
+        ),
+        (_, true) => ("its coding is lossless, expected baseline or progressive".to_owned(), MAGICK),
+        _ => match (frame.precision, frame.components.len()) {
+            (8, 1 | 3 | 4) => return Ok(()),
+            (8, count) => (format!("it has {count} components, expected 1, 3 or 4"), MAGICK),
+            (bits, _) => (format!("it has {bits} bits per component, expected 8"), MAGICK),
+        },
     };
-    Err(MediaError::Broken { format: FORMAT, reason: format!("{what}; convert it first") })
+    Err(unsupported(&what, convert))
+}
+
+fn unsupported(what: &str, convert: &'static str) -> MediaError {
+    MediaError::Unsupported { format: FORMAT, what: what.to_owned(), convert }
 }
 
 /// The end of the marker that closes the picture. The decoder can do without it once it has all pixels, but a file that lacks it was cut.
 /// Cameras write more pictures or padding behind it.
 pub(crate) fn end_of(bytes: &[u8]) -> Option<usize> {
+    markers(bytes).find(|(marker, ..)| *marker == END).map(|(.., end)| end)
+}
+
+/// The markers of a file behind its first, each with its payload and the byte behind it. Those without a payload are left out, but for the end.
+fn markers(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8], usize)> {
     let mut at = 2;
-    while let Some(ff) = bytes.get(at..).and_then(|rest| memchr(0xff, rest)) {
-        at += ff;
-        match bytes.get(at + 1)? {
-            0xd9 => return Some(at + 2),
-            0xff => at += 1,
-            // A stuffed byte, or a marker without a payload.
-            0x00 | 0x01 | 0xd0..=0xd8 => at += 2,
-            // The payload of a segment may hold anything.
-            _ => {
-                let length = bytes.get(at + 2..at + 4)?;
-                at += 2 + usize::from(u16::from_be_bytes([length[0], length[1]]));
+    iter::from_fn(move || {
+        loop {
+            at += memchr(0xff, bytes.get(at..)?)?;
+            match *bytes.get(at + 1)? {
+                END => {
+                    at += 2;
+                    return Some((END, &[][..], at));
+                }
+                0xff => at += 1,
+                // A stuffed byte, or a marker without a payload.
+                0x00 | 0x01 | 0xd0..=0xd8 => at += 2,
+                // The payload of a segment may hold anything.
+                marker => {
+                    let length = bytes.get(at + 2..)?.first_chunk().copied()?;
+                    let begin = at + 4;
+                    at += 2 + usize::from(u16::from_be_bytes(length));
+                    return Some((marker, bytes.get(begin..at).unwrap_or_default(), at));
+                }
             }
         }
-    }
-    None
+    })
 }
 
 /// The decoder's error as one of ours.
@@ -215,9 +287,7 @@ fn sort(error: JpegError, max_pixels: u64) -> MediaError {
         JpegError::LimitExceeded { .. } => {
             MediaError::TooMuchMemory { format: FORMAT, max_pixels, reason: error.to_string() }
         }
-        JpegError::Unsupported(what) => {
-            MediaError::Broken { format: FORMAT, reason: format!("{what}; convert it first") }
-        }
+        JpegError::Unsupported(what) => unsupported(&what, MAGICK),
         other => MediaError::Broken { format: FORMAT, reason: other.to_string() },
     }
 }

@@ -39,6 +39,7 @@
 //! # }
 //! ```
 
+mod bmp;
 mod containers;
 mod directory;
 mod error;

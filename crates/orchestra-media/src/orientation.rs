@@ -1,5 +1,7 @@
 //! How the stored picture must be turned to be seen upright (EXIF tag 274). It moves no pixels: it maps coordinates.
 
+use memchr::memmem;
+
 use crate::directory::{Directories, Directory};
 
 /// The tag.
@@ -35,21 +37,31 @@ impl Orientation {
         Some(Orientation { transpose, flip_x, flip_y })
     }
 
-    /// The turn in an EXIF block: a TIFF header, with or without `Exif\0\0` before it. Anything unreadable is upright, as
-    /// viewers have it: a picture is not lost for its metadata.
-    pub(crate) fn from_exif_block(block: &[u8]) -> Orientation {
+    /// The turn in an EXIF block: a TIFF header, with or without `Exif\0\0` before it. `None`: it says nothing of it, or cannot be read. A picture is not lost
+    /// for its metadata.
+    pub(crate) fn in_exif_block(block: &[u8]) -> Option<Orientation> {
         let block = block.strip_prefix(b"Exif\0\0").unwrap_or(block);
-        let directory = Directories::of(block).and_then(Directories::first);
-        directory.map(|directory| Orientation::of(&directory)).unwrap_or_default()
+        Orientation::of(&Directories::of(block)?.first()?)
     }
 
     /// The turn that a directory asks for. The standard has it in 16 bits; cameras and phones write it with other types of whole numbers, too. Single bytes
-    /// without a sign are no number here, as they are none to Pillow.
-    pub(crate) fn of(directory: &Directory<'_>) -> Orientation {
-        let is_number = directory.entry(ORIENTATION).is_some_and(|entry| !entry.is_byte());
-        let value = directory.number(ORIENTATION).filter(|_| is_number);
+    /// without a sign are no number here, as they are none to Pillow: upright, as any other value that is none.
+    pub(crate) fn of(directory: &Directory<'_>) -> Option<Orientation> {
+        let entry = directory.entry(ORIENTATION)?;
+        let value = directory.number(ORIENTATION).filter(|_| !entry.is_byte());
         let value = value.and_then(|value| u8::try_from(value).ok());
-        value.and_then(Orientation::from_exif).unwrap_or_default()
+        Some(value.and_then(Orientation::from_exif).unwrap_or_default())
+    }
+
+    /// The turn that XMP asks for, as an attribute or an element, found as Pillow finds it. It counts where EXIF says nothing.
+    pub(crate) fn in_xmp(xmp: &[u8]) -> Option<Orientation> {
+        const NAME: &[u8] = b"tiff:Orientation";
+        memmem::find_iter(xmp, NAME).find_map(|at| {
+            let rest = &xmp[at + NAME.len()..];
+            let value = rest.strip_prefix(b"=\"").or_else(|| rest.strip_prefix(b">"))?;
+            let digit = value.first().filter(|digit| digit.is_ascii_digit())?;
+            Some(Orientation::from_exif(digit - b'0').unwrap_or_default())
+        })
     }
 
     /// Width and height as shown, of a picture stored with `width` and `height`.
@@ -140,23 +152,40 @@ mod tests {
         for (kind, size) in [(3, 2), (4, 4), (6, 1), (8, 2), (9, 4)] {
             for is_big_endian in [false, true] {
                 let block = block(kind, size, is_big_endian);
-                assert_eq!(Orientation::from_exif_block(&block), turned, "type {kind}, {is_big_endian}");
+                assert_eq!(Orientation::in_exif_block(&block), Some(turned), "type {kind}, {is_big_endian}");
                 let prefixed = [b"Exif\0\0", &block[..]].concat();
-                assert_eq!(Orientation::from_exif_block(&prefixed), turned, "type {kind}, {is_big_endian}");
+                let found = Orientation::in_exif_block(&prefixed);
+                assert_eq!(found, Some(turned), "type {kind}, {is_big_endian}");
             }
         }
         // Bytes, text and fractions are no number.
         for kind in [1, 2, 5, 7, 10, 11] {
-            assert_eq!(Orientation::from_exif_block(&block(kind, 4, false)), Orientation::UPRIGHT);
+            let found = Orientation::in_exif_block(&block(kind, 4, false));
+            assert_eq!(found, Some(Orientation::UPRIGHT));
         }
     }
 
     #[test]
-    fn unreadable_metadata_is_upright() {
+    fn xmp_is_read_as_attribute_and_as_element() {
+        let turned = Orientation::from_exif(6);
+        for (xmp, found) in [
+            ("<rdf:Description tiff:Orientation=\"6\"/>", turned),
+            ("<tiff:Orientation>6</tiff:Orientation>", turned),
+            ("tiff:Orientation, and then <tiff:Orientation>6", turned),
+            ("<tiff:Orientation>9", Some(Orientation::UPRIGHT)),
+            ("tiff:Orientation='6'", None),
+            ("<tiff:Orientation>", None),
+        ] {
+            assert_eq!(Orientation::in_xmp(xmp.as_bytes()), found, "{xmp}");
+        }
+    }
+
+    #[test]
+    fn unreadable_metadata_says_nothing() {
         for block in
             [b"".as_slice(), b"II", b"Exif\0\0", b"MM\0*\xff\xff\xff\xff", b"II*\0\x08\0\0\0\xff\xff"]
         {
-            assert_eq!(Orientation::from_exif_block(block), Orientation::UPRIGHT);
+            assert_eq!(Orientation::in_exif_block(block), None);
         }
     }
 }

@@ -8,7 +8,8 @@ use image::codecs::webp::WebPDecoder;
 use image::{ImageDecoder, Limits};
 use orchestra_core::ImageSpec;
 
-use crate::containers::{Told, check_bmp, walk_gif, walk_webp};
+use crate::bmp::walk_bmp;
+use crate::containers::{Told, plain_webp, walk_gif, walk_webp};
 use crate::error::MediaError;
 use crate::format::Format;
 use crate::jpeg;
@@ -41,11 +42,12 @@ pub(crate) fn decode(
         Format::Png => return png::decode(bytes, max_pixels, (specs, whole_bytes), job.pixels),
         Format::WebP => {
             let told = walk_webp(bytes, max_pixels)?.and_behind(bytes);
-            job.run(WebPDecoder::new(reader).map_err(broken)?, told)
+            let plain = plain_webp(bytes);
+            job.run(WebPDecoder::new(Cursor::new(&*plain)).map_err(broken)?, told)
         }
         Format::Bmp => {
-            check_bmp(bytes, max_pixels)?;
-            job.run(BmpDecoder::new(reader).map_err(broken)?, Told::ONE_UPRIGHT)
+            let told = walk_bmp(bytes, max_pixels)?.and_behind(bytes);
+            job.run(BmpDecoder::new(reader).map_err(broken)?, told)
         }
         Format::Gif => {
             let told = walk_gif(bytes).and_behind(bytes);

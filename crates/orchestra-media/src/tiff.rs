@@ -1,14 +1,15 @@
 //! Decodes TIFF a row of strips or tiles at a time: whole into a buffer, or into a picture of fewer lines. What pixels mean is in `layout`, what becomes
-//! of them in `samples`. Only the `tiff` crate unpacks samples; it is told that all of them are gray, whatever they mean.
+//! of them in `samples`. Only the `tiff` crate unpacks samples, of one strip or tile after the other.
 
 use std::borrow::Cow;
-use std::io::{self, Cursor, ErrorKind, Read, Seek, SeekFrom};
+use std::io::ErrorKind;
 
 use orchestra_core::ImageSpec;
 use tiff::TiffError;
 use tiff::decoder::{Decoder, Limits};
 
-use crate::directory::{Directories, Directory};
+use crate::containers::n_behind;
+use crate::directory::Directories;
 use crate::error::MediaError;
 use crate::format::Format;
 use crate::jpeg;
@@ -19,12 +20,13 @@ use crate::raster::drop_opaque_alpha;
 
 mod layout;
 mod samples;
+mod strip_file;
 
-use layout::{PHOTOMETRIC, Packing, PageLayout, ROWS_PER_STRIP};
+use layout::{Coding, Packing, PageLayout, TIFFCP, unsupported};
+use strip_file::StripFile;
 
 const FORMAT: Format = Format::Tiff;
-/// The number of gray in `PHOTOMETRIC`.
-const GRAY: u64 = 1;
+const XMP: u16 = 700;
 
 /// Decodes a page of `bytes`, the first or another, into `pixels`; or, for rows of `specs`, into a picture of fewer lines, if all of it would take more than
 /// `whole_bytes`.
@@ -47,9 +49,12 @@ pub(crate) fn decode(
     let layout = PageLayout::of(directory)?;
     let (width, height) = (layout.width, layout.height);
     check_size(FORMAT, width, height, max_pixels)?;
-    let info = PictureInfo::full(width, height, layout.kind(), Orientation::of(directory))
-        .one_of(u32::try_from(pages.len()).unwrap_or(u32::MAX));
-    let mut bands = Bands::new(bytes, directories, directory, &layout, max_pixels)?;
+    layout.check_stack(directory, bytes.len(), pages.len() - page)?;
+    let n_pages = u32::try_from(pages.len()).unwrap_or(u32::MAX);
+    let n_pictures = n_pages.saturating_add(n_behind(bytes, directories.end()));
+    let turn = Orientation::of(directory).or_else(|| Orientation::in_xmp(directory.bytes(XMP)?));
+    let info = PictureInfo::full(width, height, layout.kind(), turn.unwrap_or_default()).one_of(n_pictures);
+    let mut bands = Bands::new((bytes, directories), &layout, max_pixels)?;
     let line = layout.packed_bytes(width as usize, layout.samples);
     let length = line.saturating_mul(height as usize);
     // A row of strips and one strip are in memory.
@@ -78,29 +83,21 @@ pub(crate) fn decode(
 
 /// Reads rows of strips or tiles.
 struct Bands<'a> {
+    file: (&'a [u8], Directories<'a>),
     layout: &'a PageLayout,
     max_pixels: u64,
     /// Strips or tiles from left to right, and of a plane.
     across: u32,
     per_plane: u32,
-    chunks: Chunks<'a>,
     /// The samples of a row of strips or tiles, one byte each.
     band: Vec<u8>,
     /// Of one of them, as it was unpacked.
     chunk: Vec<u8>,
 }
 
-/// What unpacks a strip or tile.
-enum Chunks<'a> {
-    Samples(Box<Decoder<Source<'a>>>),
-    Jpeg { bytes: &'a [u8], tables: &'a [u8], samples: jpeg::Samples },
-}
-
 impl<'a> Bands<'a> {
     fn new(
-        bytes: &'a [u8],
-        directories: Directories<'a>,
-        directory: &Directory<'_>,
+        file: (&'a [u8], Directories<'a>),
         layout: &'a PageLayout,
         max_pixels: u64,
     ) -> Result<Bands<'a>, MediaError> {
@@ -108,31 +105,13 @@ impl<'a> Bands<'a> {
         let per_plane = u64::from(across) * u64::from(layout.height.div_ceil(layout.chunk.1));
         let n_planes = if layout.is_planar { layout.samples as u64 } else { 1 };
         if layout.chunks.len() as u64 != per_plane * n_planes {
-            let reason =
+            let what =
                 format!("it has {} strips or tiles, expected {}", layout.chunks.len(), per_plane * n_planes);
-            return Err(MediaError::Broken { format: FORMAT, reason });
+            return Err(unsupported(what, TIFFCP));
         }
-        let chunks = match &layout.packing {
-            Packing::Samples => {
-                let mut limits = Limits::default();
-                limits.intermediate_buffer_size =
-                    usize::try_from(most_memory(max_pixels)).unwrap_or(usize::MAX);
-                limits.decoding_buffer_size = limits.intermediate_buffer_size;
-                limits.ifd_value_size = limits.intermediate_buffer_size;
-                let source = Source::of_page(bytes, directories, directory, layout);
-                let decoder = Decoder::new(source).map_err(|error| sort(error, max_pixels))?;
-                let mut decoder = decoder.with_limits(limits);
-                decoder.inner().is_reversed = layout.is_reversed;
-                Chunks::Samples(Box::new(decoder))
-            }
-            Packing::Jpeg { tables, is_luma } => {
-                let samples = if *is_luma { jpeg::Samples::FromLuma } else { jpeg::Samples::Stored };
-                Chunks::Jpeg { bytes, tables, samples }
-            }
-        };
         // There are as many as the file has bytes, at most.
         let per_plane = per_plane as u32;
-        Ok(Bands { layout, max_pixels, across, per_plane, chunks, band: Vec::new(), chunk: Vec::new() })
+        Ok(Bands { file, layout, max_pixels, across, per_plane, band: Vec::new(), chunk: Vec::new() })
     }
 
     /// Lines of a row of strips or tiles.
@@ -185,119 +164,98 @@ impl<'a> Bands<'a> {
 
     /// Unpacks `n_lines` lines at least, of pixels with `in_chunk` samples. Gives the bytes from one line to the next.
     fn unpack(&mut self, index: u32, in_chunk: usize, n_lines: usize) -> Result<usize, MediaError> {
-        let too_few = || MediaError::Truncated { format: FORMAT, what: "a strip or tile lacks lines" };
-        match &mut self.chunks {
-            Chunks::Samples(decoder) => {
-                let sorted = |error| sort(error, self.max_pixels);
-                let length = decoder.image_chunk_buffer_layout(index).map_err(sorted)?.len;
-                self.chunk.resize(length, 0);
-                decoder.read_chunk_bytes(index, &mut self.chunk).map_err(sorted)?;
-                let (width, height) = decoder.chunk_data_dimensions(index);
-                let stride = self.layout.packed_bytes(width as usize, in_chunk);
-                if (height as usize) < n_lines || length < stride * n_lines {
-                    return Err(too_few());
+        let (at, length) = self.layout.chunks[index as usize];
+        let (bytes, _) = self.file;
+        let begin = usize::try_from(at).ok().filter(|at| *at < bytes.len());
+        let begin = begin
+            .ok_or(MediaError::Truncated { format: FORMAT, what: "a strip or tile lies behind its end" })?;
+        let end = usize::try_from(length).map_or(usize::MAX, |length| begin.saturating_add(length));
+        let packed = &bytes[begin..end.min(bytes.len())];
+        let stride = self.layout.packed_bytes(self.layout.chunk.0 as usize, in_chunk);
+        match &self.layout.packing {
+            Packing::Samples(coding) => {
+                let length = stride.saturating_mul(n_lines);
+                // The file goes on: its end is not what is missing.
+                if coding.compression == Coding::NONE && packed.len() < length && end <= bytes.len() {
+                    let what = format!("a strip or tile has {} bytes, expected {length}", packed.len());
+                    return Err(unsupported(what, TIFFCP));
                 }
-                Ok(stride)
-            }
-            Chunks::Jpeg { bytes, tables, samples } => {
-                let (at, length) = self.layout.chunks[index as usize];
-                let whole = whole_jpeg(bytes, (at, length), tables).ok_or(MediaError::Truncated {
-                    format: FORMAT,
-                    what: "a strip or tile lies behind its end",
-                })?;
-                let (width, height) = self.layout.chunk;
-                // Many strips may be the same bytes: all of them together take no more than the picture.
-                let most = self.max_pixels.min(u64::from(width) * u64::from(height));
-                let decoded = jpeg::decode_chunk(&whole, most, *samples, &mut self.chunk);
-                let (size, found) = decoded.map_err(|error| match error.within(FORMAT) {
-                    MediaError::TooLarge { width: found, height: lines, .. } if most < self.max_pixels => {
-                        let reason = format!(
-                            "a strip or tile of {width}x{height} pixels is a JPEG of {found}x{lines}"
-                        );
-                        MediaError::Broken { format: FORMAT, reason }
+                // A tile may be larger than its picture.
+                if length as u64 > most_memory(self.max_pixels) {
+                    let reason = format!("{n_lines} lines of a tile take {} MiB", length >> 20);
+                    return Err(MediaError::TooMuchMemory {
+                        format: FORMAT,
+                        max_pixels: self.max_pixels,
+                        reason,
+                    });
+                }
+                room_for(FORMAT, (self.layout.chunk.0, n_lines as u32), &mut self.chunk, length)?;
+                let (layout, directories) = (self.layout, self.file.1);
+                let strip = StripFile::new(packed, directories, (layout, *coding), (in_chunk, n_lines));
+                unpack_samples(strip, self.max_pixels, &mut self.chunk).map_err(|error| match error {
+                    MediaError::Broken { .. } if coding.compression == Coding::GROUP_4 => {
+                        let what = "its CCITT Group 4 (fax) is damaged, or has codes that are not read";
+                        unsupported(what.to_owned(), TIFFCP)
                     }
                     error => error,
                 })?;
-                if found != in_chunk || size.width < self.layout.chunk.0 {
-                    let reason = format!(
-                        "a strip or tile is a JPEG of {} pixels a line with {found} samples, expected {} with {in_chunk}",
-                        size.width, self.layout.chunk.0
-                    );
-                    return Err(MediaError::Broken { format: FORMAT, reason });
-                }
-                if (size.height as usize) < n_lines {
-                    return Err(too_few());
-                }
-                Ok(size.width as usize * found)
+                Ok(stride)
+            }
+            Packing::Jpeg { tables, is_luma } => {
+                let samples = if *is_luma { jpeg::Samples::FromLuma } else { jpeg::Samples::Stored };
+                let (tables, in_chunk) = ((&tables[..], samples), (in_chunk, n_lines));
+                unpack_jpeg(packed, tables, self.layout.chunk, in_chunk, self.max_pixels, &mut self.chunk)
             }
         }
     }
+}
+
+fn unpack_samples(strip: StripFile<'_>, max_pixels: u64, samples: &mut [u8]) -> Result<(), MediaError> {
+    let mut limits = Limits::default();
+    limits.intermediate_buffer_size = usize::try_from(most_memory(max_pixels)).unwrap_or(usize::MAX);
+    limits.decoding_buffer_size = limits.intermediate_buffer_size;
+    let sorted = |error| sort(error, max_pixels);
+    let mut decoder = Decoder::new(strip).map_err(sorted)?.with_limits(limits);
+    decoder.read_chunk_bytes(0, samples).map_err(sorted)
+}
+
+/// Gives the bytes from one line to the next.
+fn unpack_jpeg(
+    packed: &[u8],
+    (tables, samples): (&[u8], jpeg::Samples),
+    (width, height): (u32, u32),
+    (in_chunk, n_lines): (usize, usize),
+    max_pixels: u64,
+    chunk: &mut Vec<u8>,
+) -> Result<usize, MediaError> {
+    // Many strips may be the same bytes: all of them together take no more than the picture.
+    let most = max_pixels.min(u64::from(width) * u64::from(height));
+    let decoded = jpeg::decode_chunk(&with_tables(packed, tables), most, samples, chunk);
+    let (size, found) = decoded.map_err(|error| match error.within(FORMAT) {
+        MediaError::TooLarge { width: found, height: lines, .. } if most < max_pixels => {
+            let reason = format!("a strip or tile of {width}x{height} pixels is a JPEG of {found}x{lines}");
+            MediaError::Broken { format: FORMAT, reason }
+        }
+        error => error,
+    })?;
+    if found != in_chunk || size.width < width {
+        let reason = format!(
+            "a strip or tile is a JPEG of {} pixels a line with {found} samples, expected {width} with {in_chunk}",
+            size.width
+        );
+        return Err(MediaError::Broken { format: FORMAT, reason });
+    }
+    if (size.height as usize) < n_lines {
+        return Err(MediaError::Truncated { format: FORMAT, what: "a strip or tile lacks lines" });
+    }
+    Ok(size.width as usize * found)
 }
 
 /// A strip or tile with the tables that all share: a file with its end behind its begin, of which those in the middle are left out.
-fn whole_jpeg<'a>(bytes: &'a [u8], (at, length): (u64, u64), tables: &[u8]) -> Option<Cow<'a, [u8]>> {
-    let (at, length) = (usize::try_from(at).ok()?, usize::try_from(length).ok()?);
-    let chunk = bytes.get(at..at.checked_add(length)?)?;
+fn with_tables<'a>(chunk: &'a [u8], tables: &[u8]) -> Cow<'a, [u8]> {
     match (tables.strip_suffix(b"\xff\xd9"), chunk.strip_prefix(b"\xff\xd8")) {
-        (Some(tables), Some(rest)) => Some([tables, rest].concat().into()),
-        _ => Some(chunk.into()),
-    }
-}
-
-/// The file as the `tiff` crate shall see it: with one page, whose samples are gray.
-struct Source<'a> {
-    bytes: Cursor<&'a [u8]>,
-    /// Places, and what is read there.
-    patches: Vec<(u64, Vec<u8>)>,
-    /// The lowest bit of a byte is its first: from then on that directories have been read.
-    is_reversed: bool,
-}
-
-impl<'a> Source<'a> {
-    fn of_page(
-        bytes: &'a [u8],
-        directories: Directories<'a>,
-        directory: &Directory<'_>,
-        layout: &PageLayout,
-    ) -> Source<'a> {
-        let (first, wide) = directories.first_offset();
-        let mut patches = vec![
-            (first as u64, directories.bytes_of(directory.at, wide)),
-            (directory.next_at as u64, vec![0; wide]),
-        ];
-        for (tag, value) in [(PHOTOMETRIC, GRAY), (ROWS_PER_STRIP, layout.chunk.1.into())] {
-            if let Some(entry) = directory.entry(tag) {
-                patches.push((entry.at as u64, directories.bytes_of(value, entry.size())));
-            }
-        }
-        Source { bytes: Cursor::new(bytes), patches, is_reversed: false }
-    }
-}
-
-impl Read for Source<'_> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let begin = self.bytes.position();
-        let n = self.bytes.read(out)?;
-        let out = &mut out[..n];
-        if self.is_reversed {
-            out.iter_mut().for_each(|byte| *byte = byte.reverse_bits());
-            return Ok(n);
-        }
-        for (at, patch) in &self.patches {
-            for (at, byte) in (*at..).zip(patch) {
-                let place = at.checked_sub(begin).and_then(|at| usize::try_from(at).ok());
-                if let Some(place) = place.and_then(|at| out.get_mut(at)) {
-                    *place = *byte;
-                }
-            }
-        }
-        Ok(n)
-    }
-}
-
-impl Seek for Source<'_> {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.bytes.seek(to)
+        (Some(tables), Some(rest)) => [tables, rest].concat().into(),
+        _ => chunk.into(),
     }
 }
 
@@ -309,6 +267,9 @@ fn sort(error: TiffError, max_pixels: u64) -> MediaError {
         }
         TiffError::LimitsExceeded => {
             MediaError::TooMuchMemory { format: FORMAT, max_pixels, reason: error.to_string() }
+        }
+        TiffError::UnsupportedError(_) | TiffError::IntSizeError => {
+            unsupported(format!("its pixels are packed in a way that is not read: {error}"), TIFFCP)
         }
         other => MediaError::Broken { format: FORMAT, reason: other.to_string() },
     }

@@ -1,5 +1,7 @@
 //! What the tags of a page say of its pixels. All that is not read is refused here, by name; nothing is decoded.
 
+use memchr::memmem;
+
 use crate::directory::Directory;
 use crate::error::MediaError;
 use crate::format::Format;
@@ -9,11 +11,12 @@ const WIDTH: u16 = 256;
 const HEIGHT: u16 = 257;
 const BITS_PER_SAMPLE: u16 = 258;
 const COMPRESSION: u16 = 259;
-pub(super) const PHOTOMETRIC: u16 = 262;
+const PHOTOMETRIC: u16 = 262;
 const FILL_ORDER: u16 = 266;
+const DESCRIPTION: u16 = 270;
 const STRIP_OFFSETS: u16 = 273;
 const SAMPLES_PER_PIXEL: u16 = 277;
-pub(super) const ROWS_PER_STRIP: u16 = 278;
+const ROWS_PER_STRIP: u16 = 278;
 const STRIP_BYTES: u16 = 279;
 const PLANES: u16 = 284;
 const PREDICTOR: u16 = 317;
@@ -26,6 +29,8 @@ const INK_SET: u16 = 332;
 const EXTRA_SAMPLES: u16 = 338;
 const SAMPLE_FORMAT: u16 = 339;
 const JPEG_TABLES: u16 = 347;
+const IMAGE_DEPTH: u16 = 32997;
+const TILE_DEPTH: u16 = 32998;
 
 /// More samples of a pixel than these are no picture.
 const MOST_SAMPLES: u64 = 16;
@@ -35,7 +40,10 @@ const MOST_TABLES: usize = 1 << 16;
 
 /// What converts most files.
 const MAGICK: &str = "magick IN.tif -depth 8 OUT.png";
-const TIFFCP: &str = "tiffcp -c none IN.tif OUT.tif";
+pub(super) const TIFFCP: &str = "tiffcp -c none IN.tif OUT.tif";
+const GDAL: &str = "gdal_translate IN.tif OUT.tif";
+/// Gives each plane a page.
+const TIFFFILE: &str = "python3 -c 'import tifffile as t; p = t.TiffFile(\"IN.tif\"); t.imwrite(\"OUT.tif\", p.asarray(), photometric=p.pages[0].photometric, metadata=None)'";
 
 /// How a page is stored, and what its samples mean.
 #[derive(Debug)]
@@ -109,9 +117,21 @@ pub(super) enum Alpha {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Packing {
     /// The `tiff` crate unpacks it.
-    Samples,
+    Samples(Coding),
     /// Each strip or tile is a JPEG, without the tables that all share.
     Jpeg { tables: Vec<u8>, is_luma: bool },
+}
+
+/// The values of those tags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Coding {
+    pub compression: u64,
+    pub predictor: u64,
+}
+
+impl Coding {
+    pub const NONE: u64 = 1;
+    pub const GROUP_4: u64 = 4;
 }
 
 impl PageLayout {
@@ -134,7 +154,7 @@ impl PageLayout {
             2 => samples > 1,
             other => return Err(broken(format!("its planar configuration is {other}, expected 1 or 2"))),
         };
-        let is_reversed = page.number(FILL_ORDER) == Some(2) && packing == Packing::Samples;
+        let is_reversed = page.number(FILL_ORDER) == Some(2) && matches!(packing, Packing::Samples(_));
         let (chunk, chunks) = chunks(page, (width, height))?;
         Ok(PageLayout {
             width,
@@ -150,13 +170,58 @@ impl PageLayout {
             chunks,
         })
     }
+
+    /// Refuses a page of which planes lie in the file that no directory names, by its tags or by what ImageJ and tifffile write into its description. `n_pages`:
+    /// from this one to the last.
+    pub fn check_stack(
+        &self,
+        page: &Directory<'_>,
+        file_bytes: usize,
+        n_pages: usize,
+    ) -> Result<(), MediaError> {
+        let depth = [IMAGE_DEPTH, TILE_DEPTH].iter().filter_map(|tag| page.number(*tag)).max();
+        if let Some(depth) = depth.filter(|depth| *depth > 1) {
+            return Err(unsupported(format!("it is a volume of {depth} slices (ImageDepth)"), TIFFFILE));
+        }
+        let samples = u64::from(self.width) * u64::from(self.height) * self.samples as u64;
+        let bytes = samples.saturating_mul(self.numbers.bits() as u64) / 8;
+        // Another program may have cut the page out of its stack, and kept the description.
+        let are_there = self.chunks[0].0.saturating_add(2 * bytes) <= file_bytes as u64;
+        let n = described_planes(page.bytes(DESCRIPTION).unwrap_or_default(), samples).unwrap_or(1);
+        if n > n_pages as u64 && are_there {
+            let what = format!("its description says that {n} planes are in it, and it has {n_pages} pages");
+            return Err(unsupported(what, TIFFFILE));
+        }
+        Ok(())
+    }
+}
+
+/// How many planes of so many samples a description speaks of: `ImageJ=..` with `images=N`, or the shape of an array, as tifffile writes it.
+fn described_planes(description: &[u8], samples: u64) -> Option<u64> {
+    let text = |bytes| str::from_utf8(bytes).ok();
+    if description.starts_with(b"ImageJ=") {
+        let mut lines = description.split(|byte| *byte == b'\n');
+        return text(lines.find_map(|line| line.strip_prefix(b"images="))?)?.trim().parse().ok();
+    }
+    let rest = match description.strip_prefix(b"shape=(") {
+        Some(rest) => rest,
+        None if description.starts_with(b"{") => {
+            const SHAPE: &[u8] = b"\"shape\": [";
+            &description[memmem::find(description, SHAPE)? + SHAPE.len()..]
+        }
+        None => return None,
+    };
+    let numbers = text(rest.split(|byte| b")]".contains(byte)).next()?)?;
+    let sides = numbers.split(',').map(str::trim).filter(|side| !side.is_empty());
+    let product = sides.map(|side| side.parse().ok()).try_fold(1_u64, |all, side| all.checked_mul(side?))?;
+    product.checked_div(samples)
 }
 
 fn broken(reason: String) -> MediaError {
     MediaError::Broken { format: Format::Tiff, reason }
 }
 
-fn unsupported(what: String, convert: &'static str) -> MediaError {
+pub(super) fn unsupported(what: String, convert: &'static str) -> MediaError {
     MediaError::Unsupported { format: Format::Tiff, what, convert }
 }
 
@@ -192,7 +257,9 @@ fn numbers(page: &Directory<'_>) -> Result<Numbers, MediaError> {
 
 /// What the samples mean, and whether they are luma and chroma, of which only a JPEG makes colours.
 fn ink(page: &Directory<'_>, numbers: Numbers) -> Result<(Ink, bool), MediaError> {
-    let photometric = needed(page, PHOTOMETRIC, "what its samples mean")?;
+    let photometric = page.number(PHOTOMETRIC).ok_or_else(|| {
+        unsupported(format!("it does not say what its samples mean (tag {PHOTOMETRIC})"), MAGICK)
+    })?;
     let name = match photometric {
         0 => return Ok((Ink::InvertedGray, false)),
         1 => return Ok((Ink::Gray, false)),
@@ -234,8 +301,17 @@ fn palette(page: &Directory<'_>, numbers: Numbers) -> Result<Ink, MediaError> {
 fn alpha(page: &Directory<'_>, ink: &Ink, samples: usize) -> Result<Alpha, MediaError> {
     let extra = page.numbers(EXTRA_SAMPLES).unwrap_or_default();
     let Some(n_extra) = samples.checked_sub(ink.samples()) else {
-        return Err(broken(format!("a pixel has {samples} samples, expected {} at least", ink.samples())));
+        let what = format!("a pixel has {samples} samples, expected {} at least", ink.samples());
+        return Err(unsupported(what, MAGICK));
     };
+    // Alpha is read as the sample behind the ink, and nowhere else.
+    let others = extra.get(1..).unwrap_or_default();
+    if extra.len() > n_extra || extra.iter().any(|kind| *kind > 2) || others.iter().any(|kind| *kind != 0) {
+        let what = format!(
+            "a pixel has {samples} samples, and those behind its colours are of the kinds {extra:?} (ExtraSamples), expected alpha (1 or 2) as the first of them or none"
+        );
+        return Err(unsupported(what, MAGICK));
+    }
     let first = match (n_extra, extra.first()) {
         (0, _) => return Ok(Alpha::None),
         (_, Some(first)) => *first,
@@ -267,18 +343,20 @@ fn packing(
     is_luma: bool,
 ) -> Result<Packing, MediaError> {
     let compression = page.number(COMPRESSION).unwrap_or(1);
+    // Nobody applies it with any other.
     let predictor = match compression {
         5 | 8 | 32946 => page.number(PREDICTOR).unwrap_or(1),
         _ => 1,
     };
+    let samples_as_coded = Ok(Packing::Samples(Coding { compression, predictor }));
     let is_float = numbers == Numbers::Float;
     if !(predictor == 1 || predictor == 2 && numbers.bits() >= 8 || predictor == 3 && is_float) {
         let what = format!("it has predictor {predictor} with samples of {} bits", numbers.bits());
         return Err(unsupported(what, TIFFCP));
     }
     let name = match compression {
-        1 | 5 | 8 | 32946 | 32773 => return Ok(Packing::Samples),
-        4 if numbers == Numbers::Bits(1) && samples == 1 => return Ok(Packing::Samples),
+        1 | 5 | 8 | 32946 | 32773 => return samples_as_coded,
+        4 if numbers == Numbers::Bits(1) && samples == 1 => return samples_as_coded,
         7 if numbers == Numbers::Bits(8) && matches!(samples, 1 | 3) => {
             let tables = page.bytes(JPEG_TABLES).unwrap_or_default();
             if tables.len() > MOST_TABLES {
@@ -323,11 +401,27 @@ fn chunks(page: &Directory<'_>, (width, height): (u32, u32)) -> Result<Placed, M
         // "All lines" is written as the largest number.
         false => (width, side(ROWS_PER_STRIP).unwrap_or(height).min(height)),
     };
-    let (offsets, bytes) = (page.numbers(offsets), page.numbers(bytes));
-    match (offsets, bytes) {
-        (Some(offsets), Some(bytes)) if offsets.len() == bytes.len() && chunk.0 > 0 && chunk.1 > 0 => {
-            Ok((chunk, offsets.into_iter().zip(bytes).collect()))
-        }
-        _ => Err(broken("it does not say where its pixels are".to_owned())),
+    let numbers = |tag, what| {
+        let missing = || unsupported(format!("it does not say {what} (tag {tag})"), TIFFCP);
+        page.numbers(tag).filter(|numbers| !numbers.is_empty()).ok_or_else(missing)
+    };
+    let offsets = numbers(offsets, "where its strips or tiles are")?;
+    let bytes = numbers(bytes, "how long its strips or tiles are")?;
+    if offsets.len() != bytes.len() || chunk.0 == 0 || chunk.1 == 0 {
+        let what = format!(
+            "it says of {} strips or tiles of {}x{} pixels where they are, and of {} how long they are",
+            offsets.len(),
+            chunk.0,
+            chunk.1,
+            bytes.len()
+        );
+        return Err(unsupported(what, TIFFCP));
     }
+    let chunks: Vec<(u64, u64)> = offsets.into_iter().zip(bytes).collect();
+    let n_absent = chunks.iter().filter(|(at, length)| *at == 0 || *length == 0).count();
+    if n_absent > 0 {
+        let what = format!("{n_absent} of its {} strips or tiles are not in the file (sparse)", chunks.len());
+        return Err(unsupported(what, GDAL));
+    }
+    Ok((chunk, chunks))
 }

@@ -111,16 +111,30 @@ fn n_pictures(file: &[u8]) -> u32 {
 #[test]
 fn pictures_that_stand_behind_the_first_are_counted_whatever_their_formats() {
     let picture = DynamicImage::ImageRgb8(picture(9, 7));
-    let formats = [ImageFormat::Jpeg, ImageFormat::Png, ImageFormat::WebP, ImageFormat::Gif];
+    let formats = [
+        ImageFormat::Jpeg,
+        ImageFormat::Png,
+        ImageFormat::WebP,
+        ImageFormat::Gif,
+        ImageFormat::Bmp,
+        ImageFormat::Tiff,
+    ];
     let files = formats.map(|format| encoded(&picture, format));
     for (first, format) in files.iter().zip(formats) {
         for second in &files {
             assert_eq!(n_pictures(&[&first[..], second].concat()), 2, "{format:?}");
-            assert_eq!(n_pictures(&[&first[..], second, first].concat()), 3, "{format:?}");
+            assert_eq!(n_pictures(&[&first[..], second, &[0; 7], first].concat()), 3, "{format:?}");
             // One that is cut is one.
             assert_eq!(n_pictures(&[&first[..], &second[..second.len() / 2]].concat()), 2, "{format:?}");
         }
-        for behind in [&b"\0\0\0\0"[..], b"BMP", b"RIFF", b"\xff\xd8", b"\0\0\0\x18ftypmp42"] {
+        for behind in [
+            &b"\0\0\0\0"[..],
+            b"BMP",
+            &[b"BM", &[9; 40][..]].concat(),
+            b"RIFF",
+            b"\xff\xd8",
+            b"\0\0\0\x18ftypmp42",
+        ] {
             assert_eq!(n_pictures(&[first, behind].concat()), 1, "{format:?} {behind:?}");
         }
     }
@@ -135,6 +149,70 @@ fn pictures_that_stand_behind_the_first_are_counted_whatever_their_formats() {
     for pad in [&b""[..], b"\0"] {
         assert_eq!(n_pictures(&[&odd, pad, &files[3]].concat()), 2, "{pad:?}");
     }
+}
+
+/// A WebP of these chunks.
+fn webp(chunks: &[(&[u8; 4], &[u8])]) -> Vec<u8> {
+    let chunk = |(name, payload): &(&[u8; 4], &[u8])| {
+        let pad = &[0][..payload.len() % 2];
+        [&name[..], &(payload.len() as u32).to_le_bytes(), payload, pad].concat()
+    };
+    let body = [b"WEBP".to_vec(), chunks.iter().flat_map(chunk).collect()].concat();
+    [b"RIFF", &(body.len() as u32).to_le_bytes()[..], &body].concat()
+}
+
+#[test]
+fn the_first_frame_of_a_lossless_webp_is_exact_whether_it_is_blended_or_not() {
+    let picture = picture(10, 8);
+    let frame = &encoded(&DynamicImage::ImageRgb8(picture.clone()), ImageFormat::WebP)[12..];
+    let side = |side: u8| [side - 1, 0, 0];
+    for flags in [0, 2] {
+        let head = [&[0; 6][..], &side(10), &side(8), &[100, 0, 0, flags], frame].concat();
+        let canvas = [&[2, 0, 0, 0][..], &side(10), &side(8)].concat();
+        let file = webp(&[(b"VP8X", &canvas), (b"ANIM", &[0; 6]), (b"ANMF", &head), (b"ANMF", &head)]);
+        assert_eq!(pixels_of(&file, 10, 8, Channels::Rgb), *picture.as_raw(), "{flags}");
+        assert_eq!(n_pictures(&file), 2);
+    }
+}
+
+#[test]
+fn a_webp_whose_header_speaks_of_alpha_is_read_without_it() {
+    let plain = golden("lossy.webp");
+    assert_eq!(plain[12..16], *b"VP8 ");
+    let size = Preparer::new().decode(&plain, MAX_PIXELS).unwrap();
+    let side = |side: u32| [side as u8 - 1, 0, 0];
+    let canvas = [&[0x10, 0, 0, 0][..], &side(size.width), &side(size.height)].concat();
+    let length = u32::from_le_bytes(*plain[16..].first_chunk().unwrap()) as usize;
+    let file = webp(&[(b"VP8X", &canvas), (b"VP8 ", &plain[20..20 + length])]);
+    let pixels = |file: &[u8]| pixels_of(file, size.width, size.height, Channels::Rgb);
+    assert_eq!(pixels(&file), pixels(&plain));
+}
+
+#[test]
+fn what_no_decoder_of_bmp_reads_is_refused_by_name_with_a_conversion() {
+    let file = encoded(&DynamicImage::ImageRgb8(picture(9, 7)), ImageFormat::Bmp);
+    // Sizes of the header, bits of a pixel, compression, and the mask of red.
+    for (size, bits, compression, mask, words) in [
+        (64, 24, 0, 0, "its header has 64 bytes"),
+        (40, 32, 6, 0, "its compression is colour masks with alpha (6)"),
+        (40, 24, 4, 0, "its compression is JPEG (4)"),
+        (40, 64, 0, 0, "its compression is none (0), with 64 bits a pixel"),
+        (40, 32, 3, 0, "its colour masks are 0x0"),
+        (40, 32, 3, 5, "its colour masks are 0x5"),
+        (40, 16, 3, 0x10000, "its colour masks are 0x10000"),
+    ] {
+        let mut file = file.clone();
+        for (at, number) in [(14, size), (28, bits), (30, compression), (54, mask), (58, 6), (62, 8)] {
+            let bytes = &u32::to_le_bytes(number)[..if at == 28 { 2 } else { 4 }];
+            file[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        let text = Preparer::new().decode(&file, MAX_PIXELS).unwrap_err().to_string();
+        assert!(text.contains(words) && text.contains("`magick IN.bmp OUT.png`"), "{words}: {text}");
+    }
+}
+
+fn golden(name: &str) -> Vec<u8> {
+    std::fs::read(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)).unwrap()
 }
 
 #[test]
@@ -278,10 +356,6 @@ fn adler32(bytes: &[u8]) -> u32 {
 
 #[test]
 fn an_interlaced_png_has_the_pixels_of_a_plain_one() {
-    let golden = |name: &str| {
-        std::fs::read(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name))
-            .unwrap()
-    };
     let pixels = pixels_of(&golden("interlaced.png"), 29, 23, Channels::Rgb);
     assert_eq!(pixels, pixels_of(&golden("plain.png"), 29, 23, Channels::Rgb));
     let file = golden("interlaced.png");

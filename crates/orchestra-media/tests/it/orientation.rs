@@ -18,12 +18,27 @@ fn stored_for(picture: &DynamicImage, orientation: u8) -> DynamicImage {
     stored
 }
 
-/// A chunk in front of the PNG chunk `before`.
 fn with_png_exif(png: &[u8], orientation: u8, before: &[u8; 4]) -> Vec<u8> {
-    let body = [b"eXIf".to_vec(), exif_block(orientation)].concat();
+    with_png_chunk(png, &[b"eXIf".to_vec(), exif_block(orientation)].concat(), before)
+}
+
+/// EXIF as ImageMagick writes it.
+fn raw_profile(orientation: u8) -> Vec<u8> {
+    let block = [b"Exif\0\0".to_vec(), exif_block(orientation)].concat();
+    let digits: String = block.iter().map(|byte| format!("{byte:02x}")).collect();
+    let (first, second) = digits.split_at(30);
+    format!("tEXtRaw profile type exif\0\nexif\n{:8}\n{first}\n{second}\n", block.len()).into_bytes()
+}
+
+fn xmp(orientation: u8) -> String {
+    format!("<x:xmpmeta><rdf:Description tiff:Orientation=\"{orientation}\"/></x:xmpmeta>")
+}
+
+/// A chunk in front of the PNG chunk `before`.
+fn with_png_chunk(png: &[u8], body: &[u8], before: &[u8; 4]) -> Vec<u8> {
     let at = png.windows(4).position(|name| name == before).unwrap() - 4;
     let length = (body.len() as u32 - 4).to_be_bytes();
-    [&png[..at], &length, &body, &crc32fast::hash(&body).to_be_bytes(), &png[at..]].concat()
+    [&png[..at], &length, body, &crc32fast::hash(body).to_be_bytes(), &png[at..]].concat()
 }
 
 /// The files that show `picture` and store it turned.
@@ -37,6 +52,15 @@ fn turned_files(picture: &DynamicImage, orientation: u8) -> Vec<(&'static str, V
     vec![
         ("png, before the pixels", with_png_exif(&png, orientation, b"IDAT")),
         ("png, behind the pixels", with_png_exif(&png, orientation, b"IEND")),
+        ("png, raw profile", with_png_chunk(&png, &raw_profile(orientation), b"IDAT")),
+        (
+            "png, xmp",
+            with_png_chunk(
+                &png,
+                format!("iTXtXML:com.adobe.xmp\0\0\0\0\0{}", xmp(orientation)).as_bytes(),
+                b"IDAT",
+            ),
+        ),
         ("webp", webp),
         ("tiff", with_tiff_orientation(&encoded(&stored, ImageFormat::Tiff), orientation)),
     ]
@@ -117,5 +141,17 @@ fn jpeg_orientation_is_applied_once_and_only_when_valid() {
             expected.apply_orientation(turn);
         }
         assert_eq!(row_of(&file, &spec), expected.as_bytes(), "{orientation}");
+    }
+}
+
+#[test]
+fn xmp_turns_a_jpeg_whose_exif_says_nothing() {
+    let jpeg = encoded(&DynamicImage::ImageRgb8(picture(16, 8)), ImageFormat::Jpeg);
+    let body = ["http://ns.adobe.com/xap/1.0/\0", &xmp(6)].concat();
+    let segment = [&[0xff, 0xe1][..], &(body.len() as u16 + 2).to_be_bytes(), body.as_bytes()].concat();
+    let turned = [&jpeg[..2], &segment, &jpeg[2..]].concat();
+    for (file, size) in [(&turned, (8, 16)), (&with_jpeg_exif(&turned, 1), (16, 8))] {
+        let found = Preparer::new().decode(file, MAX_PIXELS).unwrap();
+        assert_eq!((found.width, found.height), size);
     }
 }

@@ -119,6 +119,7 @@ fn associated_alpha_shows_what_straight_alpha_shows() {
 fn what_cannot_be_told_is_refused_by_name_with_a_conversion() {
     let pixels = vec![7; (WIDTH * HEIGHT * 16) as usize];
     let format = |value| (339, 3, vec![value]);
+    let without = |tag| tags(8, 1, 1).into_iter().filter(|other| other.0 != tag).collect();
     let cases = [
         (with(tags(32, 1, 1), &[]), "whole numbers of 32 bits"),
         (with(tags(8, 1, 1), &[format(2)]), "whole numbers with a sign of 8 bits"),
@@ -130,6 +131,21 @@ fn what_cannot_be_told_is_refused_by_name_with_a_conversion() {
         (with(tags(8, 5, 4), &[(332, 3, vec![2])]), "other inks than CMYK"),
         (with(tags(8, 5, 5), &[(338, 3, vec![2])]), "CMYK with alpha"),
         (tags(8, 1, 3), "it does not say what they are"),
+        (with(tags(8, 2, 5), &[(338, 3, vec![0, 2])]), "kinds [0, 2]"),
+        (with(tags(8, 2, 5), &[(338, 3, vec![2, 2])]), "kinds [2, 2]"),
+        (with(tags(8, 2, 4), &[(338, 3, vec![3])]), "kinds [3]"),
+        (with(tags(8, 2, 3), &[(338, 3, vec![2])]), "a pixel has 3 samples"),
+        (tags(8, 2, 1), "a pixel has 1 samples, expected 3 at least"),
+        (with(tags(8, 1, 1), &[(32997, 4, vec![4])]), "a volume of 4 slices"),
+        (
+            with(tags(8, 1, 1), &[(273, 4, vec![0])]),
+            "1 of its 1 strips or tiles are not in the file (sparse)",
+        ),
+        (with(tags(8, 1, 1), &[(259, 3, vec![8]), (279, 4, vec![0])]), "(sparse)"),
+        (with(tags(8, 1, 1), &[(279, 4, vec![9])]), "a strip or tile has 9 bytes, expected 777"),
+        (with(tags(8, 1, 1), &[(273, 4, vec![8, 9]), (279, 4, vec![5, 5])]), "2 strips or tiles, expected 1"),
+        (without(262), "it does not say what its samples mean (tag 262)"),
+        (without(279), "it does not say how long its strips or tiles are (tag 279)"),
         (with(tags(1, 0, 1), &[(259, 3, vec![2])]), "CCITT RLE (fax)"),
         (with(tags(1, 0, 1), &[(259, 3, vec![3])]), "CCITT Group 3 (fax)"),
         (with(tags(8, 2, 3), &[(259, 3, vec![6])]), "old-style JPEG"),
@@ -140,9 +156,63 @@ fn what_cannot_be_told_is_refused_by_name_with_a_conversion() {
     ];
     for (tags, words) in cases {
         let text = refused(&tiff(&pixels, &tags));
-        let converts = text.contains("`tiffcp -c none IN.tif OUT.tif`") || text.contains("`magick IN.tif ");
+        let commands =
+            ["`tiffcp -c none IN.tif OUT.tif`", "`magick IN.tif ", "`gdal_translate IN.tif", "`python3 -c "];
+        let converts = commands.iter().any(|command| text.contains(command));
         assert!(text.contains(words) && converts, "{words}: {text}");
     }
+}
+
+#[test]
+fn planes_that_no_directory_names_are_refused_and_a_page_that_was_cut_out_of_them_is_read() {
+    let plane = (WIDTH * HEIGHT) as usize;
+    let text = |text: &str| (270, 2, text.bytes().map(u32::from).collect());
+    for description in [
+        "ImageJ=1.11a\nimages=3\nslices=3\n".to_owned(),
+        format!("{{\"axes\": \"ZYX\", \"shape\": [3, {HEIGHT}, {WIDTH}]}}"),
+        format!("shape=(3, {HEIGHT}, {WIDTH})"),
+    ] {
+        let file = |n| tiff(&vec![7; n * plane], &with(tags(8, 1, 1), &[text(&description)]));
+        assert!(refused(&file(3)).contains("that 3 planes are in it, and it has 1 pages"), "{description}");
+        assert_eq!(colours(&file(1)), vec![7; plane * 3], "{description}");
+    }
+    let of_one = format!("{{\"shape\": [{HEIGHT}, {WIDTH}]}}");
+    for description in ["ImageJ=1.11a\nimages=1\n", "{\"shape\": [", &of_one] {
+        let file = tiff(&vec![7; 3 * plane], &with(tags(8, 1, 1), &[text(description)]));
+        assert_eq!(colours(&file), vec![7; plane * 3], "{description}");
+    }
+}
+
+#[test]
+fn a_predictor_is_nothing_without_a_compression_that_has_one() {
+    let pixels = packed(8, |x, y| (x * 3 + y * 5) as u8);
+    let lines = pixels.chunks(WIDTH as usize).flat_map(|line| [&[WIDTH as u8 - 1], line].concat());
+    for (compression, data) in [(1, pixels.clone()), (32773, lines.collect())] {
+        let length = (279, 4, vec![data.len() as u32]);
+        let tags = with(tags(8, 1, 1), &[(259, 3, vec![compression]), (317, 3, vec![2]), length]);
+        let shown: Vec<u8> = pixels.iter().flat_map(|level| [*level; 3]).collect();
+        assert_eq!(colours(&tiff(&data, &tags)), shown, "{compression}");
+    }
+}
+
+#[test]
+fn group_4_is_read_without_the_mark_behind_its_last_line() {
+    // Each line is that above it: one bit. Behind the last one are three to fill up the byte.
+    let file = |data: &[u8]| {
+        let length = (279, 4, vec![data.len() as u32]);
+        tiff(data, &with(tags(1, 0, 1), &[(259, 3, vec![4]), length]))
+    };
+    assert_eq!(colours(&file(&[0xff, 0xff, 0xf8])), vec![255; (WIDTH * HEIGHT * 3) as usize]);
+    assert!(refused(&file(&[0xff])).contains("cut off"));
+    assert!(refused(&file(&[0x02, 0xff, 0xff])).contains("its CCITT Group 4 (fax) is damaged"));
+}
+
+/// The file is one of libtiff: white, in tiles of 16 by 16 pixels, with a predictor.
+#[test]
+fn tiles_of_lzw_are_read_whose_last_code_stands_for_pixels_beyond_the_edge() {
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/lzw-tiles.tiff");
+    let spec = byte_spec([37, 37], Fit::Stretch, ResizeFilter::Bilinear, Channels::Gray);
+    assert_eq!(row_of(&std::fs::read(golden).unwrap(), &spec), [255; 37 * 37]);
 }
 
 #[test]
@@ -160,12 +230,20 @@ fn floats_are_read_from_0_to_1_and_refused_beyond() {
     }
 }
 
+/// Where the second of some pages is.
+enum Second {
+    Next,
+    /// Within the directory of the first.
+    Inner,
+}
+
 /// A file of these pages: the level of the pixels, and what kind of page it says to be.
-fn pages(of: &[(u8, u32)], last_next: u32) -> Vec<u8> {
+fn pages(of: &[(u8, u32)], second: &Second, last_next: u32) -> Vec<u8> {
     let mut file = b"II*\0".to_vec();
-    for (level, kind) in of {
+    for (index, (level, kind)) in of.iter().enumerate() {
         let at = file.len() as u32 + 4;
-        file.extend((at + 4).to_le_bytes());
+        let is_inner = index == 1 && matches!(second, Second::Inner);
+        file.extend((if is_inner { 0 } else { at + 4 }).to_le_bytes());
         file.extend([*level; 4]);
         let tags = [
             (254, *kind),
@@ -178,6 +256,11 @@ fn pages(of: &[(u8, u32)], last_next: u32) -> Vec<u8> {
             (277, 1),
             (278, 2),
             (279, 4),
+            // A directory of eleven entries, where the next one is, and pixels.
+            (
+                330,
+                if index == 0 && matches!(second, Second::Inner) { at + 4 + 2 + 12 * 11 + 4 + 4 } else { 0 },
+            ),
         ];
         file.extend((tags.len() as u16).to_le_bytes());
         for (tag, value) in tags {
@@ -193,23 +276,27 @@ fn pages(of: &[(u8, u32)], last_next: u32) -> Vec<u8> {
 #[test]
 fn the_first_page_is_taken_and_all_are_counted_but_thumbnails_and_masks() {
     let spec = byte_spec([1, 1], Fit::Stretch, ResizeFilter::Nearest, Channels::Gray);
-    for (of, level, n) in [
-        (&[(10, 0)][..], 10, 1),
-        (&[(10, 0), (20, 2), (30, 2)], 10, 3),
-        (&[(10, 1), (20, 0), (30, 4)], 20, 1),
+    for (of, second, level, n) in [
+        (&[(10, 0)][..], Second::Next, 10, 1),
+        (&[(10, 0), (20, 2), (30, 2)], Second::Next, 10, 3),
+        (&[(10, 1), (20, 0), (30, 4)], Second::Next, 20, 1),
         // Nothing but small copies: the first of them.
-        (&[(10, 1), (20, 1)], 10, 2),
+        (&[(10, 1), (20, 1)], Second::Next, 10, 2),
+        // Cameras have a small copy first, and the picture in it.
+        (&[(10, 1), (20, 0)], Second::Inner, 20, 1),
+        (&[(10, 0), (20, 0)], Second::Inner, 10, 2),
+        (&[(10, 0), (20, 1)], Second::Inner, 10, 1),
     ] {
         // The last directory names none, or the first one again.
         for next in [0, 12] {
             let mut preparer = Preparer::new();
-            preparer.decode(&pages(of, next), MAX_PIXELS).unwrap();
+            preparer.decode(&pages(of, &second, next), MAX_PIXELS).unwrap();
             assert_eq!(preparer.n_pictures(), n, "{of:?}");
             let mut row = [0];
             preparer.write_row(&spec, &mut row).unwrap();
             assert_eq!(row[0], level, "{of:?}");
         }
     }
-    let cut = pages(&[(10, 0)], 5000);
+    let cut = pages(&[(10, 0)], &Second::Next, 5000);
     assert!(matches!(Preparer::new().decode(&cut, MAX_PIXELS), Err(MediaError::Truncated { .. })));
 }

@@ -11,8 +11,8 @@ pub struct UndecodedPicture {
     max_pixels: u64,
     bytes: Vec<u8>,
     decoder: RefCell<Decoder>,
-    /// A stage takes all of its pages. Frames of other formats stay what they are.
-    is_taken_apart: Cell<bool>,
+    /// How many of its pictures become items or parts: the first, or all pages where a stage takes them.
+    n_taken: Cell<usize>,
 }
 
 /// A page of the file, from 0.
@@ -34,31 +34,26 @@ impl UndecodedPicture {
     /// None yet. A picture of more than `max_pixels` is refused.
     pub fn new(max_pixels: u64) -> Self {
         let decoder = Decoder { preparer: Preparer::new(), page: 0, size: None, pixels: Vec::new() };
-        Self {
-            max_pixels,
-            bytes: Vec::new(),
-            decoder: RefCell::new(decoder),
-            is_taken_apart: Cell::new(false),
-        }
+        Self { max_pixels, bytes: Vec::new(), decoder: RefCell::new(decoder), n_taken: Cell::new(1) }
     }
 
     /// The bytes of the file, to be written anew.
     pub fn bytes_mut(&mut self) -> &mut Vec<u8> {
         self.decoder.get_mut().size = None;
-        self.is_taken_apart.set(false);
+        self.n_taken.set(1);
         &mut self.bytes
     }
 
     /// The pages or frames of the file that are not decoded.
     pub fn left_out(&self) -> Option<(LeftOut, u64)> {
         let decoder = self.decoder.borrow();
-        let others = decoder.size.map_or(0, |_| decoder.preparer.n_pictures().saturating_sub(1));
+        let n_pictures = decoder.size.map_or(0, |_| u64::from(decoder.preparer.n_pictures()));
+        let others = n_pictures.saturating_sub(self.n_taken.get() as u64);
         let what = match Format::of(&self.bytes) {
             Ok(Format::Tiff) => LeftOut::Pages,
             _ => LeftOut::Frames,
         };
-        let is_taken = what == LeftOut::Pages && self.is_taken_apart.get();
-        (others > 0 && !is_taken).then_some((what, others.into()))
+        (others > 0).then_some((what, others))
     }
 
     fn first(&self) -> Page<'_> {
@@ -105,8 +100,9 @@ impl Picture for UndecodedPicture {
     }
 
     fn n_pages(&self) -> Result<usize, Refusal> {
-        self.is_taken_apart.set(true);
-        Preparer::n_pages(&self.bytes).map_err(refusal)
+        let n_pages = Preparer::n_pages(&self.bytes).map_err(refusal)?;
+        self.n_taken.set(n_pages);
+        Ok(n_pages)
     }
 
     fn with_page(

@@ -104,7 +104,7 @@ pub fn gray_picture(width: u32, height: u32) -> GrayImage {
     GrayImage::from_fn(width, height, |x, y| image::Luma([picture.get_pixel(x, y)[1]]))
 }
 
-/// The entries of a directory of a TIFF file that begins with `pixels` at byte 8: tag, type (3: 16 bits, 4: 32 bits), values.
+/// The entries of a directory of a TIFF file that begins with `pixels` at byte 8: tag, type (1 and 2: 8 bits, 3: 16 bits, 4: 32 bits), values.
 pub fn tiff(pixels: &[u8], entries: &[(u16, u16, Vec<u32>)]) -> Vec<u8> {
     let mut file = [b"II*\0", &(8 + pixels.len() as u32).to_le_bytes()[..], pixels].concat();
     let mut behind = (file.len() + 6 + 12 * entries.len()) as u32;
@@ -112,6 +112,7 @@ pub fn tiff(pixels: &[u8], entries: &[(u16, u16, Vec<u32>)]) -> Vec<u8> {
     file.extend((entries.len() as u16).to_le_bytes());
     for (tag, kind, numbers) in entries {
         let bytes: Vec<u8> = match kind {
+            1 | 2 => numbers.iter().map(|n| *n as u8).collect(),
             3 => numbers.iter().flat_map(|n| (*n as u16).to_le_bytes()).collect(),
             _ => numbers.iter().flat_map(|n| n.to_le_bytes()).collect(),
         };
