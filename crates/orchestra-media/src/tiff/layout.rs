@@ -32,6 +32,23 @@ const JPEG_TABLES: u16 = 347;
 const IMAGE_DEPTH: u16 = 32997;
 const TILE_DEPTH: u16 = 32998;
 
+/// Tags of numbers that have a default, which holds only where the tag is not there.
+const WITH_DEFAULTS: [u16; 13] = [
+    BITS_PER_SAMPLE,
+    COMPRESSION,
+    FILL_ORDER,
+    SAMPLES_PER_PIXEL,
+    ROWS_PER_STRIP,
+    PLANES,
+    PREDICTOR,
+    INK_SET,
+    EXTRA_SAMPLES,
+    SAMPLE_FORMAT,
+    IMAGE_DEPTH,
+    TILE_DEPTH,
+    TILE_OFFSETS,
+];
+
 /// More samples of a pixel than these are no picture.
 const MOST_SAMPLES: u64 = 16;
 
@@ -138,6 +155,11 @@ impl PageLayout {
     /// # Errors
     /// `Unsupported` for what is not read, `Broken` for tags that are missing or contradict each other.
     pub fn of(page: &Directory<'_>) -> Result<PageLayout, MediaError> {
+        let is_readable = |tag| page.numbers(tag).is_some_and(|numbers| !numbers.is_empty());
+        if let Some(tag) = WITH_DEFAULTS.iter().find(|tag| page.entry(**tag).is_some() && !is_readable(**tag))
+        {
+            return Err(broken(format!("its entry {tag} has no whole numbers, or none within the file")));
+        }
         let side = |tag, what| needed(page, tag, what).map(|side| u32::try_from(side).unwrap_or(u32::MAX));
         let (width, height) = (side(WIDTH, "its width")?, side(HEIGHT, "its height")?);
         let samples = page.number(SAMPLES_PER_PIXEL).unwrap_or(1);

@@ -216,6 +216,19 @@ fn tiles_of_lzw_are_read_whose_last_code_stands_for_pixels_beyond_the_edge() {
 }
 
 #[test]
+fn a_tag_whose_values_are_not_there_is_not_taken_for_its_default() {
+    let file = tiff(&[7; (WIDTH * HEIGHT * 3) as usize], &tags(8, 2, 3));
+    // Three numbers of 16 bits, elsewhere in the file.
+    let entry = file.windows(8).position(|head| head == [2, 1, 3, 0, 3, 0, 0, 0]).unwrap();
+    let longs = [12, 0, 0, 0];
+    for (at, bytes) in [(8, &[0xff, 0xff, 0xff, 0x7f]), (2, &[11, 0, 3, 0]), (4, &[0; 4]), (2, &longs)] {
+        let mut file = file.clone();
+        file[entry + at..][..4].copy_from_slice(bytes);
+        assert!(refused(&file).contains("its entry 258 has no whole numbers"), "{at} {bytes:?}");
+    }
+}
+
+#[test]
 fn floats_are_read_from_0_to_1_and_refused_beyond() {
     let file = |sample: f32| {
         let pixels: Vec<u8> = (0..WIDTH * HEIGHT).flat_map(|_| sample.to_le_bytes()).collect();
