@@ -107,6 +107,7 @@ fn host(machine: MachineView, args: Option<&WorkflowArgs>) -> RealHost {
     let start = args.map_or_else(StartOptions::default, |args| StartOptions {
         ort_library: args.ort_library.clone(),
         offline: args.offline,
+        notice: Some(stderr::say_line),
         ..StartOptions::default()
     });
     let host = orchestra::host(orchestra::kinds(), machine, &start);

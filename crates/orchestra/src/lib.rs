@@ -155,6 +155,8 @@ pub struct StartOptions {
     pub trace: Option<Arc<dyn Tracer>>,
     /// Is told what happens to worker processes, as it happens.
     pub events: Option<EventHook>,
+    /// Is told, while a plan is made, what takes long.
+    pub notice: Option<fn(&str)>,
     /// What is asked about GPUs while the run goes on; `None`: the driver.
     pub probe: Option<Arc<dyn GpuProbe>>,
 }
@@ -313,7 +315,8 @@ pub fn host(kinds: Kinds, machine: MachineView, start: &StartOptions) -> RealHos
         Arc::new(orchestra_runtime::LooksInLoader { launcher: launcher.clone() }) as Arc<dyn LookInto>
     });
     let ask: Arc<dyn AskProgram> = Arc::new(program::Asks { launcher: launcher.clone() });
-    let probe = ModelProbe { launcher, ort_library: start.ort_library.clone(), offline: start.offline };
+    let (ort_library, offline) = (start.ort_library.clone(), start.offline);
+    let probe = ModelProbe { launcher, ort_library, offline, notice: start.notice };
     RealHost {
         engines: engines(),
         ask: Some(ask),

@@ -1,10 +1,11 @@
 //! Finds out where the items of a batch lie in the outputs of a model: starts a worker process that runs it a few times on the CPU, and keeps what it
 //! said for every later plan of this user.
 
+use std::cell::Cell;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use orchestra_core::probing::EDITION;
 use orchestra_core::{ProbedModel, SessionTuning};
@@ -21,6 +22,8 @@ use crate::program::listen;
 
 /// How long a model may take for its few batches: it may be large, and the machine busy.
 const WITHIN: Duration = Duration::from_secs(120);
+/// After so long it is said what a plan waits for.
+const SAY_AFTER: Duration = Duration::from_secs(5);
 
 /// Runs models in worker processes.
 #[derive(Debug, Clone)]
@@ -31,6 +34,8 @@ pub(crate) struct ModelProbe {
     pub ort_library: Option<PathBuf>,
     /// Never use the network.
     pub offline: bool,
+    /// Is told what takes long.
+    pub notice: Option<fn(&str)>,
 }
 
 /// What was found of a model. All but `found` says of what, so that a file that was renamed is not believed.
@@ -42,7 +47,8 @@ struct Record {
     asked: String,
     /// Of orchestra, which decides what is tried.
     version: String,
-    found: ProbedModel,
+    /// Or that it took too long, which it would each time.
+    found: Result<ProbedModel, String>,
 }
 
 impl ProbeModel for ModelProbe {
@@ -58,17 +64,24 @@ impl ProbeModel for ModelProbe {
                 request.inputs, request.outputs, request.batch, request.is_alone
             ),
             version: format!("{} {EDITION}", env!("CARGO_PKG_VERSION")),
-            found: ProbedModel::default(),
+            found: Ok(ProbedModel::default()),
         };
         let file = Env::from_process().user_folder().map(|folder| record.file(&folder.join("outputs")));
         if let Some(found) = file.as_ref().and_then(|file| record.look_up(file)) {
-            return Ok(found);
+            return found;
         }
-        record.found = run(request, launcher, &library)?;
+        let start = Instant::now();
+        let found = run(request, launcher, &library, self.notice);
+        record.found = match (found, &file) {
+            (Err(why), Some(file)) if start.elapsed() >= WITHIN => {
+                Err(format!("{why} (known from now on; remove `{}` to try it again)", file.display()))
+            }
+            (found, _) => Ok(found?),
+        };
         if let Some(Err(error)) = file.map(|file| record.keep(&file)) {
             tracing::warn!(%error, "what a model gives could not be kept: the next plan tries it again");
         }
-        Ok(record.found)
+        record.found
     }
 }
 
@@ -94,10 +107,10 @@ impl Record {
         folder.join(format!("{}.json", &hex(&digest)[..32]))
     }
 
-    fn look_up(&self, file: &Path) -> Option<ProbedModel> {
+    fn look_up(&self, file: &Path) -> Option<Result<ProbedModel, String>> {
         let kept: Record = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
         let found = kept.found.clone();
-        (Record { found: ProbedModel::default(), ..kept } == *self).then_some(found)
+        (Record { found: Ok(ProbedModel::default()), ..kept } == *self).then_some(found)
     }
 
     /// A reader sees all of it or nothing.
@@ -115,6 +128,7 @@ fn run(
     request: &ProbeRequest<'_>,
     launcher: &ProcessLauncher,
     library: &Library,
+    notice: Option<fn(&str)>,
 ) -> Result<ProbedModel, String> {
     let ModelPlan { path, file_digest, weights, custom_ops, sandbox, .. } = request.model;
     let spec = OnnxSpec {
@@ -132,10 +146,42 @@ fn run(
     let probe = Probe { spec, inputs, outputs, batch, is_alone }.encode()?;
     let mut variables = environment(sandbox, &orchestra_onnx::ENVIRONMENT);
     variables.push((PROBE.to_owned(), probe));
-    let said = listen(launcher, &variables, WITHIN)?;
+    let is_said = Cell::new(false);
+    let waiting = |so_far: Duration| {
+        if let Some(notice) = notice.filter(|_| so_far >= SAY_AFTER && !is_said.replace(true)) {
+            let (path, within) = (path.display(), WITHIN.as_secs());
+            notice(&format!(
+                "trying the model `{path}` on the CPU, for {within} s at most, since its file leaves a doubt about its outputs"
+            ));
+        }
+    };
+    let said = listen(launcher, &variables, WITHIN, &waiting)?;
     serde_json::from_slice(&said).map_err(|error| format!("its worker says what is no finding: {error}"))
 }
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_a_model_took_too_long_is_known_from_then_on() {
+        let asked = || Record {
+            model: "a".into(),
+            runtime: "1".into(),
+            asked: "x".into(),
+            version: "2".into(),
+            found: Ok(ProbedModel::default()),
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let file = asked().file(folder.path());
+        assert_eq!(asked().look_up(&file), None);
+        let took_too_long = Err("it took longer than 120 s".to_owned());
+        Record { found: took_too_long.clone(), ..asked() }.keep(&file).unwrap();
+        assert_eq!(asked().look_up(&file), Some(took_too_long));
+        assert_eq!(Record { runtime: "2".into(), ..asked() }.look_up(&file), None);
+    }
 }

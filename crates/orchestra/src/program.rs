@@ -95,15 +95,17 @@ impl AskProgram for Asks {
             ConfinedProgram { program: program.clone(), rules: rules.clone(), gpu: false }.encode()?;
         let mut variables = allowed(rules);
         variables.push((PROGRAM.to_owned(), confined));
-        listen(launcher, &variables, ASK_WITHIN)
+        listen(launcher, &variables, ASK_WITHIN, &|_| ())
     }
 }
 
-/// What a process prints that is started as a worker with these variables, sees no GPU, and ends by itself.
+/// What a process prints that is started as a worker with these variables, sees no GPU, and ends by itself. `waiting` is told now and then how long it has
+/// taken so far.
 pub(crate) fn listen(
     launcher: &ProcessLauncher,
     variables: &[(String, String)],
     within: Duration,
+    waiting: &dyn Fn(Duration),
 ) -> Result<Vec<u8>, String> {
     // Or a program that is no worker, and plans when it is started, would start itself without end.
     if [PROBE, PROGRAM].iter().any(|name| std::env::var_os(name).is_some()) {
@@ -133,7 +135,7 @@ pub(crate) fn listen(
         })
     });
     let words = child.stderr.take().map(|pipe| thread::spawn(move || tail(pipe)));
-    let status = ended(&mut child, within);
+    let status = ended(&mut child, within, waiting);
     let answer = answer.and_then(|thread| thread.join().ok()).and_then(Result::ok).unwrap_or_default();
     let words = words.and_then(|thread| thread.join().ok()).unwrap_or_default();
     let said = |why: String| match words.trim() {
@@ -151,12 +153,19 @@ pub(crate) fn listen(
 }
 
 /// Waits for the end; `None`: it took too long, and was killed.
-fn ended(child: &mut Child, within: Duration) -> io::Result<Option<std::process::ExitStatus>> {
-    let until = Instant::now() + within;
+fn ended(
+    child: &mut Child,
+    within: Duration,
+    waiting: &dyn Fn(Duration),
+) -> io::Result<Option<std::process::ExitStatus>> {
+    let start = Instant::now();
     loop {
         match child.try_wait()? {
             Some(status) => return Ok(Some(status)),
-            None if Instant::now() < until => thread::sleep(LOOK_EVERY),
+            None if start.elapsed() < within => {
+                waiting(start.elapsed());
+                thread::sleep(LOOK_EVERY);
+            }
             None => {
                 child.kill()?;
                 child.wait()?;

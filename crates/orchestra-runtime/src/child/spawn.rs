@@ -253,13 +253,15 @@ fn close_on_exec(from: libc::c_uint) {
     unsafe { libc::syscall(libc::SYS_close_range, from, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
-/// Has a process that this command starts inherit its standard streams, and no other descriptor.
+/// Has a process that this command starts inherit its standard streams, and no other descriptor. The kernel kills it when the thread ends that starts it,
+/// which has to wait for it.
 pub fn with_standard_streams_alone(command: &mut StdCommand) {
-    // SAFETY: between fork and exec one system call is made, and nothing is allocated.
+    let parent = std::process::id();
+    // SAFETY: between fork and exec system calls are made, and nothing is allocated.
     unsafe {
-        command.pre_exec(|| {
+        command.pre_exec(move || {
             close_on_exec(3);
-            Ok(())
+            end_with(parent)
         });
     }
 }
@@ -330,5 +332,23 @@ pub(crate) fn exit_of(status: ExitStatus) -> WorkerExit {
         (Some(code), _) => WorkerExit::Code(code),
         (None, Some(signal)) => WorkerExit::Signal(signal),
         (None, None) => WorkerExit::Code(-1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_process_ends_with_the_thread_that_has_started_it() {
+        let start = || {
+            let mut command = StdCommand::new("sleep");
+            with_standard_streams_alone(command.arg("3600"));
+            command.spawn().unwrap()
+        };
+        let mut child = thread::spawn(start).join().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
     }
 }
