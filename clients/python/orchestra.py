@@ -83,6 +83,17 @@ def _called(code, rows, inputs, outputs):  # The arrays of the outputs, in their
             raise ItemError(row, f"output `{one['name']}` is masked at {place} of its row: say what stands there, with .filled(..)")
         arrays.append(array if array.dtype == dtype else _converted(array, one["name"], np.dtype(dtype)))
     return arrays
+def _differs(mine, alone, gpu):  # What a row has in its batch is not what it has alone, beyond what is rounded otherwise in another size; or None.
+    if mine.shape != alone.shape:
+        return f"the shape {[*mine.shape]} in its batch, and {[*alone.shape]} alone"
+    part, least = (1e-2, 1e-3) if gpu or mine.dtype == "float16" else (2e-4, 1e-5)
+    exact = mine.dtype.kind != "f"
+    near = mine == alone if exact else np.isclose(mine.astype("float64"), alone.astype("float64"), part, least, equal_nan=True)
+    where = np.argwhere(~near)
+    if len(where) <= np.count_nonzero(alone) // 1000 and not (np.isnan(mine) != np.isnan(alone)).any():
+        return None  # Few: a choice that was tipped over.
+    place = tuple(where[0].tolist())
+    return f"{mine[place]}{f' at {[*place]}' if place else ''} in its batch, and {alone[place]} alone"
 def _converted(array, name, dtype):  # By the rule of numbers.md: a number that the type cannot hold fails its row.
     if not np.can_cast(array.dtype, dtype, "safe") and array.dtype.kind not in ("iuf" if dtype.kind in "iu" else dtype.kind):
         raise ValueError(f"output `{name}` is declared as {dtype}, and is {array.dtype}: use .astype(\"{dtype}\")")
@@ -142,6 +153,7 @@ class _Worker:
     """Speaks the protocol: the main thread reads, loads and runs; a second one beats, and ends the process when the parent hangs up."""
     def __init__(self):
         self.socket, self.lock, self.rss = socket.socket(fileno=3), threading.Lock(), 0
+        self.ran, self.spent, self.n_compared, self.is_unsteady = 0, 0, 0, False  # Seconds of batches and of comparisons, see `compare`.
         self.read = self.socket.makefile("rb").read
         visible = b"\1" + _text(os.environ["CUDA_VISIBLE_DEVICES"]) if "CUDA_VISIBLE_DEVICES" in os.environ else b"\0"
         self.send(_int(0, PROTOCOL) + _text(os.environ.get("ORCHESTRA_BUILD", "")) + _int(os.getpid()) + visible)
@@ -188,11 +200,12 @@ class _Worker:
     def run(self, batch, _, slot, output_slot, first, rows):
         spent, broken = [0, 0, 0], False
         try:
-            arrays = self.call(slot, output_slot, first, rows, spent)
+            arrays, took = self.call(slot, output_slot, first, rows, spent), spent[1] / 1e9
             answer = _int(3, batch, len(arrays))
             for at, array in zip(self.dynamic, arrays):
                 answer += _int(at, DTYPES.index(array.dtype.name), array.ndim, *array.shape) + _text(array.tobytes())
             answer += _int(*spent, self.rss)
+            self.compare(slot, output_slot, first, rows, took, arrays)
         except BaseException as error:
             kind, why, broken = [0 if _is_memory(error) else getattr(error, "kind", 1)], _words(error), self.device and _is_broken()
             if isinstance(error, ItemError) and 0 <= error.row < rows:
@@ -212,6 +225,32 @@ class _Worker:
         spent[1] += ran - began
         spent[2] += time.perf_counter_ns() - ran
         return dynamic
+    def compare(self, slot, output_slot, first, rows, took, dynamic):  # Rows alone, of the first batch and for a 64th of the time of others.
+        self.ran += took
+        if rows < 2 or self.is_unsteady or self.spent > 0.1 + self.ran / 64:
+            return
+        began, dynamic = time.perf_counter(), iter([np.array(array) for array in dynamic])  # The next call may write over what it has given.
+        batch = [self.rows(1, output_slot, place[0], first, rows) if place else next(dynamic) for place in self.places]
+        for row in [(n + self.n_compared) % rows for n in range(rows)]:
+            if why := self.differs(batch, slot, first, row):
+                error = ValueError(f"{why} (item {row} of a batch of {rows}): the items of a batch change each other")
+                error.kind = 5
+                raise error
+            if self.is_unsteady or time.perf_counter() - began > max(took, 0.01):
+                break
+        self.spent, self.n_compared = self.spent + time.perf_counter() - began, self.n_compared + 1
+    def differs(self, batch, slot, first, row):
+        def alone():
+            return [np.array(a) for a in _called(self.code, 1, {at["name"]: self.rows(0, slot, at, first + row, 1) for at in self.inputs}, self.outputs)]
+        try:
+            one = alone()
+            found = [_differs(mine[row], of[0], self.device) for mine, of in zip(batch, one)]
+            if not any(found):
+                return None
+            self.is_unsteady = any(_differs(a, b, self.device) for a, b in zip(one, alone()))  # Random, or it counts: nothing can be told.
+            return None if self.is_unsteady else next(f"its output `{out['name']}` has {why}" for out, why in zip(self.outputs, found) if why)
+        except Exception as error:  # A row that fails alone tells nothing, but for its shape.
+            return str(error) + " alone" if getattr(error, "kind", None) else None
     def rows(self, side, slot, at, first, rows):  # Of a tensor where they lie: in the inputs (side 0), which are read-only, or in the outputs.
         offset = self.steps[side] * slot + at["offset"] + at["row_bytes"] * first
         return np.ndarray((rows, *at["shape"]), at["dtype"], self.maps[side], offset)
