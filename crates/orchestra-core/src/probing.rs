@@ -11,6 +11,9 @@ use crate::tensor::DType;
 /// Changes with what is tried and how it is judged: what was found before is not believed then.
 pub const EDITION: u32 = 7;
 
+/// How the words of a probe begin that could not load its model.
+pub const DOES_NOT_LOAD: &str = "ONNX Runtime does not load it";
+
 /// The items of a batch in whose place another one is tried, one after the other. One would not do: a model that turns a batch round leaves its
 /// middle where it was, and one that adds up what came before leaves the first alone.
 #[must_use]
@@ -257,6 +260,9 @@ impl Pair {
                 continue;
             }
             differ.iter().for_each(|n| *again.entry(*n).or_default() += 1);
+            // No rounding makes a number of what is none.
+            let is_nan =
+                |n: &usize| [in_batch, alone].iter().any(|of| of.elements.float(*n).is_some_and(f64::is_nan));
             let is_again = |n: &&usize| again[n] >= AGAIN && AGAIN * again[n] >= pairs.len();
             let first = differ.iter().find(is_again).or(differ.first());
             let is_set = |n: &usize| in_batch.elements.is_set(*n) || alone.elements.is_set(*n);
@@ -268,7 +274,7 @@ impl Pair {
                 n_set >= MANY && one.zip(other).is_some_and(|(one, other)| (one - other).abs() <= step)
             };
             let is_few = (differ.len() as f64 <= FEW * n_set as f64 || differ.len() == 1 && is_step())
-                && !differ.iter().any(|n| is_again(&n));
+                && !differ.iter().any(|n| is_again(&n) || is_nan(n));
             if let Some(n) = first.filter(|_| !is_few) {
                 let [in_batch, alone] = [in_batch, alone].map(|of| of.elements.show(*n));
                 return Some((at, format!("{in_batch} as element {n} in its batch, and {alone} alone")));

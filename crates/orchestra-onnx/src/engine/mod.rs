@@ -13,6 +13,7 @@ mod memory;
 mod memory_ceiling;
 mod model;
 mod nodes;
+mod not_finite;
 mod pixel_graph;
 pub(crate) mod probe;
 #[cfg(test)]
@@ -234,14 +235,11 @@ impl Serving {
             unsafe { private.copy_out(&slots) };
         }
         timing.copy_out_ns = timing.copy_out_ns.saturating_add(nanos(start.elapsed()));
-        // A loop stops each row by itself.
-        let took = begun.elapsed();
-        if self.iterated.is_none() && self.alone.is_due(run.rows, took) {
-            let alone = model.batch.or(self.padded_to).unwrap_or(1);
-            let ran = Ran { slots: &slots, dynamic: &dynamic, alone, took };
-            // SAFETY: as above.
-            unsafe { self.alone.compare(&mut self.bound, model, &ran)? };
-        }
+        let alone = model.batch.or(self.padded_to).unwrap_or(1);
+        let (took, is_leg) = (begun.elapsed(), self.iterated.is_some());
+        let ran = Ran { slots: &slots, dynamic: &dynamic, alone, rows, is_leg, took };
+        // SAFETY: as above.
+        unsafe { self.alone.compare(&mut self.bound, model, &ran)? };
         Ok(if is_paused { Answer::Paused } else { Answer::Done(dynamic) })
     }
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use bincode::{Decode, Encode};
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::probing::{Elements, Observed, Runs, replaced};
+use orchestra_core::probing::{DOES_NOT_LOAD, Elements, Observed, Runs, replaced};
 use orchestra_core::{
     DType, DeviceKind, Element, ProbedModel, ProbedOutput, SandboxMode, SizeLimit, TensorSpec,
 };
@@ -179,7 +179,8 @@ impl Probe {
             padded_to: None,
             layout,
         };
-        session::open(&environment, &load, &self.spec, None).map_err(|error| error.error)
+        session::open(&environment, &load, &self.spec, None)
+            .map_err(|error| format!("{DOES_NOT_LOAD}: {}", error.error))
     }
 
     /// What the outputs are for a batch of this size.

@@ -1,5 +1,6 @@
 //! Compares what items have in their batch with what the model gives for each of them alone. A probe before the run tries values that it makes up; these are
-//! the values of the run, for models that let items change each other at some values, some sizes or some places alone.
+//! the values of the run, for models that let items change each other at some values, some sizes or some places alone. Of a loop a round is compared:
+//! over many of them what was rounded otherwise may grow to anything.
 
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use orchestra_worker::serve::RunError;
 use super::binding::BoundSession;
 use super::memory::PrivateRows;
 use super::model::{Model, RowAddresses};
+use super::not_finite::{Numbers, suspects};
 use super::rows_graph;
 use crate::spec::OnnxSpec;
 
@@ -20,6 +22,9 @@ const AT_FIRST: Duration = Duration::from_millis(100);
 
 /// And this part of the time of batches after it, so that a long run is looked at to its end.
 const PART: u32 = 64;
+
+/// And this part, where items have infinities that came from elsewhere. Masks have them, too.
+const PART_FOR_INFINITIES: u32 = 8;
 
 /// No further row is run alone once those before hold so many bytes of outputs: a worker may be near the end of its memory.
 const MOST_BYTES: usize = 64 << 20;
@@ -36,11 +41,16 @@ pub struct RowsAlone {
 }
 
 /// A batch that has run, and its outputs.
+#[derive(Clone, Copy)]
 pub struct Ran<'a> {
     pub slots: &'a RowAddresses,
     pub dynamic: &'a [DynamicOutput],
     /// Rows that an item runs with that is alone; all but its own are padding.
     pub alone: usize,
+    /// Rows that the batch itself ran with.
+    pub rows: usize,
+    /// It was a leg of a loop, and the outputs are those of its last round.
+    pub is_leg: bool,
     /// How long it took.
     pub took: Duration,
 }
@@ -50,13 +60,22 @@ impl RowsAlone {
         Self { is_left_out: !spec.custom_ops.is_empty(), ..Self::default() }
     }
 
-    /// Whether a batch of so many rows is to be compared.
-    pub fn is_due(&mut self, rows: usize, took: Duration) -> bool {
-        self.ran += took;
-        rows > 1 && !self.is_left_out && self.spent <= AT_FIRST + self.ran / PART
+    fn is_in_turn(&self) -> bool {
+        self.spent <= AT_FIRST + self.ran / PART
     }
 
-    /// Runs rows of the batch alone, one at least, and no longer than the batch itself took or a small part of [`AT_FIRST`]: its deadline goes on.
+    /// Whether the batch that ran last is to be compared. What is no number is mostly what spreads from an item to others, so that is always looked at.
+    fn is_due(&self, suspects: Numbers) -> bool {
+        match suspects {
+            _ if self.is_in_turn() => true,
+            Numbers::Finite => false,
+            Numbers::Infinite => self.spent <= self.ran / PART_FOR_INFINITIES,
+            Numbers::NaN => true,
+        }
+    }
+
+    /// Runs rows of the batch alone, if it is its turn: one at least, and no longer than the batch itself took, or in its turn a small part of
+    /// [`AT_FIRST`]: its deadline goes on.
     ///
     /// # Errors
     /// A row has other outputs alone; or the device broke.
@@ -69,12 +88,55 @@ impl RowsAlone {
         model: &Model,
         ran: &Ran<'_>,
     ) -> Result<(), RunError> {
-        let start = Instant::now();
+        self.ran += ran.took;
+        if ran.slots.rows < 2 || self.is_left_out {
+            return Ok(());
+        }
         // SAFETY: the caller's promises are the same.
-        let found = unsafe { self.find(bound, model, ran) };
+        let (kind, first) = unsafe { suspects(model, ran) };
+        if !self.is_due(kind) {
+            return Ok(());
+        }
+        let start = Instant::now();
+        let found = match ran.is_leg {
+            // SAFETY: as above.
+            false => unsafe { self.find(bound, model, ran, &first) },
+            // SAFETY: as above.
+            true => unsafe { self.find_in_round(bound, model, ran, &first) },
+        };
         self.comparisons += 1;
         self.spent += start.elapsed();
         found
+    }
+
+    /// Runs one round of the batch as the leg began with it, and compares that.
+    ///
+    /// # Safety
+    /// As for [`RowsAlone::compare`].
+    unsafe fn find_in_round(
+        &mut self,
+        bound: &mut BoundSession,
+        model: &Model,
+        ran: &Ran<'_>,
+        first: &[usize],
+    ) -> Result<(), RunError> {
+        let Ok(mut private) = PrivateRows::new(model, ran.rows) else { return Ok(()) };
+        // SAFETY: the caller's promises are the same, and the private rows have no other user and outlive the run.
+        let round = unsafe {
+            let addresses = private.copy_in(ran.slots);
+            bound.run(model, &addresses, &mut RunTiming::default()).map(|()| addresses)
+        };
+        bound.release();
+        match round {
+            Ok(RowAddresses { outputs, .. }) => {
+                let slots = RowAddresses { outputs, ..ran.slots.clone() };
+                // SAFETY: as above.
+                unsafe { self.find(bound, model, &Ran { slots: &slots, ..*ran }, first) }
+            }
+            Err(error) if error.kind == RunErrorKind::Device => Err(error),
+            // It was run before: for want of memory nothing can be told.
+            Err(_) => Ok(()),
+        }
     }
 
     /// # Safety
@@ -84,11 +146,13 @@ impl RowsAlone {
         bound: &mut BoundSession,
         model: &Model,
         ran: &Ran<'_>,
+        first: &[usize],
     ) -> Result<(), RunError> {
         let Ok(mut private) = PrivateRows::new(model, ran.alone) else { return Ok(()) };
         let n = ran.slots.rows;
-        // From another one on each time, so that every place of a batch gets its turn.
-        let rows = (0..n).map(|k| (k + self.comparisons) % n);
+        let rows = in_turn(n, self.comparisons, first);
+        // One of two may have it of itself.
+        let at_least = first.len().clamp(1, 2);
         let of_row = |row: usize| {
             // SAFETY: the caller's promises are the same, and the private rows are ours.
             let alone = unsafe { alone(bound, model, &mut private, ran, row) };
@@ -100,7 +164,9 @@ impl RowsAlone {
             let in_batch = unsafe { in_batch(model, ran, row) };
             Ok(in_batch.into_iter().zip(alone).map(|(in_batch, alone)| Pair { in_batch, alone }).collect())
         };
-        let (compared, pairs) = match pairs(rows, model.outputs.len(), ran.took.max(AT_FIRST / 8), of_row) {
+        let n_outputs = model.outputs.len();
+        let within = if self.is_in_turn() { ran.took.max(AT_FIRST / 8) } else { ran.took };
+        let (compared, pairs) = match pairs(rows, at_least, n_outputs, within, of_row) {
             Ok(pairs) => pairs,
             Err(error) if [RunErrorKind::Mixed, RunErrorKind::Device].contains(&error.kind) => {
                 return Err(error);
@@ -130,10 +196,19 @@ impl RowsAlone {
     }
 }
 
-/// The rows that are compared, one at least, and for each of so many outputs the pairs of them: until this time is spent, or what is kept of them is
+/// The rows of a batch of `n` in the order in which they are compared: those that are to be `first`, and the others, from another one on each time, so that
+/// every place of a batch gets its turn.
+fn in_turn(n: usize, comparisons: usize, first: &[usize]) -> Vec<usize> {
+    let mut rows: Vec<usize> = (0..n).map(|k| (k + comparisons) % n).collect();
+    rows.sort_by_key(|row| !first.contains(row));
+    rows
+}
+
+/// The rows that are compared, `at_least` so many, and for each of so many outputs the pairs of them: until this time is spent, or what is kept of them is
 /// enough.
 fn pairs(
-    rows: impl Iterator<Item = usize>,
+    rows: Vec<usize>,
+    at_least: usize,
     n_outputs: usize,
     within: Duration,
     mut of_row: impl FnMut(usize) -> Result<Vec<Pair>, RunError>,
@@ -147,7 +222,7 @@ fn pairs(
             pairs.push(pair);
         }
         compared.push(row);
-        if start.elapsed() >= within || held >= MOST_BYTES {
+        if compared.len() >= at_least && (start.elapsed() >= within || held >= MOST_BYTES) {
             break;
         }
     }
@@ -269,11 +344,34 @@ mod tests {
             (vec![numbers(1), text(0)], 100),
         ] {
             let of_row = |_| Ok(outputs.iter().cloned().map(pair).collect());
-            let (rows, pairs) = pairs((0..100).rev(), outputs.len(), LONG, of_row).ok().unwrap();
+            let rows = (0..100).rev().collect();
+            let (rows, pairs) = pairs(rows, 1, outputs.len(), LONG, of_row).ok().unwrap();
             assert_eq!(rows, (0..100).rev().take(most).collect::<Vec<_>>());
             assert!(pairs.len() == outputs.len() && pairs.iter().all(|pairs| pairs.len() == most));
         }
-        let (rows, _) = pairs(3..9, 1, Duration::ZERO, |_| Ok(vec![pair(numbers(1))])).ok().unwrap();
-        assert_eq!(rows, [3], "one at least");
+        for at_least in [1, 2] {
+            let of_row = |_| Ok(vec![pair(numbers(1))]);
+            let (rows, _) = pairs(vec![3, 4, 5], at_least, 1, Duration::ZERO, of_row).ok().unwrap();
+            assert_eq!(rows.len(), at_least);
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_compared_first_and_whatever_was_spent() {
+        assert_eq!(in_turn(4, 6, &[]), [2, 3, 0, 1]);
+        assert_eq!(in_turn(4, 6, &[0, 1, 3]), [3, 0, 1, 2]);
+        let of = |spent, ran| RowsAlone {
+            spent: Duration::from_secs(spent),
+            ran: Duration::from_secs(ran),
+            ..RowsAlone::default()
+        };
+        let kinds = [Numbers::Finite, Numbers::Infinite, Numbers::NaN];
+        for (alone, due) in [
+            (of(0, 0), [true, true, true]),
+            (of(2, 64), [false, true, true]),
+            (of(9, 64), [false, false, true]),
+        ] {
+            assert_eq!(kinds.map(|kind| alone.is_due(kind)), due);
+        }
     }
 }

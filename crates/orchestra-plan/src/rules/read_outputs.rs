@@ -1,5 +1,6 @@
 //! Workers give no more of the outputs of models than is read. Says what is wrong with those that are.
 
+use orchestra_core::probing::DOES_NOT_LOAD;
 use orchestra_core::{SizeLimit, StageId};
 
 use crate::cx::Cx;
@@ -91,9 +92,14 @@ fn report(workflow: &Workflow, stage: usize, cx: &mut Cx<'_>) {
         Standing::SizeLimit { limit, .. } => Some(limit),
         _ => None,
     });
-    match size_limit {
-        Some(limit) => read.report_size_limit(limit, given, cx),
-        None => given.iter().for_each(|output| read.report(output, cx)),
+    let unloadable = given.iter().find_map(|output| match &output.standing {
+        Standing::Unconfirmed(Some(why)) if why.contains(DOES_NOT_LOAD) => Some(why),
+        _ => None,
+    });
+    match (size_limit, unloadable) {
+        (Some(limit), _) => read.report_size_limit(limit, given, cx),
+        (None, Some(why)) => read.report_unloadable(why, cx),
+        (None, None) => given.iter().for_each(|output| read.report(output, cx)),
     }
 }
 
@@ -142,6 +148,15 @@ impl OutputRead<'_> {
                     .help(format!("{tried}; each batch is compared, and where it has none, {alone}"));
             }
         }
+    }
+
+    /// No size of a batch helps.
+    fn report_unloadable(&self, why: &str, cx: &mut Cx<'_>) {
+        cx.warning(self.span, format!("model `{}` could not be loaded on the CPU", self.model))
+            .label(why)
+            .help(
+                "export it again for operators that ONNX Runtime has; `custom_ops` names libraries of others",
+            );
     }
 
     /// The model would fail with batches that the stage may make, whatever their items hold.
