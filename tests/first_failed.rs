@@ -38,7 +38,7 @@ fn was_stopped(place: &Workplace, ended: &Ended, where_: &str) {
         " stopped: ",
         where_,
         "all failed there",
-        "--retry-failed",
+        "start over with `--fresh`",
         "limits.first_failed = 0",
     ]);
     let report = place.report();
@@ -67,17 +67,23 @@ fn a_command_that_is_told_when_a_limit_of_failures_stops_a_run_goes_on_to_its_en
     for set in limits.iter().chain(&of_pipeline) {
         for is_mended in [false, true] {
             let place = place(&pipeline("n", "rows.jsonl"));
-            rows(&place, "rows.jsonl", 0, ROWS);
+            // The good one comes first.
+            let good = u64::from(set.contains("max_failed"));
+            rows(&place, "rows.jsonl", good, ROWS);
             let set: Vec<&str> = std::iter::once("--set").chain(set.split(' ')).collect();
             let ended = place.run(&set);
             ended.must_exit(65).must_say(&[" stopped: "]);
             if is_mended {
                 rows(&place, "rows.jsonl", ROWS, ROWS);
             }
-            let words = if is_mended { "try again what has failed:" } else { "To go on regardless:" };
+            let words = match (is_mended, good) {
+                (true, 0) => "start over:",
+                (true, _) => "try again what has failed:",
+                (false, _) => "To go on regardless:",
+            };
             let told = told(&ended, words);
             let ended = place.start_command(&told.iter().map(String::as_str).collect::<Vec<_>>()).wait();
-            let (code, done) = if is_mended { (0, ROWS) } else { (65, 0) };
+            let (code, done) = if is_mended { (0, ROWS) } else { (65, good) };
             ended.must_exit(code).must_say(&["workflow finished"]);
             let items = &place.report()["items"];
             assert_eq!((&items["read"], &items["done"]), (&ROWS.into(), &done.into()), "{set:?} {told:?}");

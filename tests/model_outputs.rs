@@ -170,6 +170,14 @@ fn each_item_has_what_the_model_gives_for_it_alone_and_what_inspect_writes_is_pl
 /// A run of eight rows of four numbers, in batches of up to four, over a model that says that `y` has a row of `width` numbers for each item. The
 /// model looks whole numbers up in a table that ends at 7. So each run of a probe fails, and the outputs are unconfirmed before the run.
 fn run_unprobed(width: Dim, node: (&str, &[&str], &[(&str, Attribute)])) -> (Workplace, Ended) {
+    run_unprobed_as("kind = \"infer\"", width, node)
+}
+
+fn run_unprobed_as(
+    stage: &str,
+    width: Dim,
+    node: (&str, &[&str], &[(&str, Attribute)]),
+) -> (Workplace, Ended) {
     let place = Workplace::new();
     let tensor = |name: &str, row| TensorSpec {
         name: name.into(),
@@ -193,9 +201,11 @@ fn run_unprobed(width: Dim, node: (&str, &[&str], &[(&str, Attribute)])) -> (Wor
     fs::write(place.path("m.onnx"), model.encode()).unwrap();
     let items: String = (0..8).map(|n| format!("{{\"x\": [{n}, {n}, {n}, {n}]}}\n")).collect();
     fs::write(place.path("x.jsonl"), items).unwrap();
-    let text = "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"x.jsonl\"]\ncolumns = { x = \"f32[4]\" }\n[models.m]\npath = \"m.onnx\"\n\
-         workers = 1\n[stages.run]\nkind = \"infer\"\nfrom = \"s\"\nmodel = \"m\"\n\
-         batch = { max = 4, wait = \"200ms\" }\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"run\"\n[devices]\nuse = [\"cpu\"]\n";
+    let text = format!(
+        "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"x.jsonl\"]\ncolumns = {{ x = \"f32[4]\" }}\n[models.m]\npath = \"m.onnx\"\n\
+         workers = 1\n[stages.run]\n{stage}\nfrom = \"s\"\nmodel = \"m\"\n\
+         batch = {{ max = 4, wait = \"200ms\" }}\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"run\"\n[devices]\nuse = [\"cpu\"]\n"
+    );
     fs::write(place.workflow(), text).unwrap();
     let ended = place.run(&[]);
     ended.must_say(&["it is not confirmed that output `y`", "the model could not be tried"]);
@@ -282,8 +292,9 @@ fn reshaped(batch: Dim, row: &[usize], shape: &[i64]) -> ModelBuilder {
 #[test]
 fn what_an_item_has_in_its_batch_alone_ends_the_run_before_a_record_is_written() {
     let over_items = [("axis", Attribute::Int(0))];
-    for width in [Dim::Fixed(4), Dim::Dynamic] {
-        let (place, ended) = run_unprobed(width, ("Softmax", &["p"], &over_items));
+    let (infer, iterate) = ("kind = \"infer\"", "kind = \"iterate\"\nrounds = 1\nfeed = { x = \"y\" }");
+    for (stage, width) in [(infer, Dim::Fixed(4)), (infer, Dim::Dynamic), (iterate, Dim::Fixed(4))] {
+        let (place, ended) = run_unprobed_as(stage, width, ("Softmax", &["p"], &over_items));
         assert_eq!(ended.status.code(), Some(78), "{ended:?}");
         for words in
             ["model `m`", "output `y`", "the items of a batch change each other", "batch = { max = 1 }"]
@@ -433,4 +444,66 @@ fn a_model_is_tried_once_by_plan_or_run_and_never_by_check() {
     of("run");
     let record = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
     assert!(record.contains("[1.0,2.0,3.0,4.0]"), "{record}");
+}
+
+/// Eight items more in the file of a run, and the start that does them.
+fn more(place: &Workplace, item: impl Fn(usize) -> String, arguments: &[&str]) -> Ended {
+    let before = fs::read_to_string(place.path("x.jsonl")).unwrap_or_default();
+    let items: String = (0..8).map(|n| format!("{{\"x\": [{}, 1]}}\n", item(n))).collect();
+    fs::write(place.path("x.jsonl"), before + &items).unwrap();
+    place.run(arguments)
+}
+
+#[test]
+fn no_number_that_spreads_to_others_ends_a_run_that_no_start_goes_on_with() {
+    let place = Workplace::new();
+    // 0 times a mean is 0, or no number for all.
+    let model = model_of(Dim::Dynamic, &[2])
+        .constant("zero", &[1], &[0.0])
+        .node("ReduceMean", &["x"], &["mean"], &[("axes", Attribute::Ints(vec![0]))])
+        .node("Mul", &["mean", "zero"], &["nothing"], &[])
+        .node("Add", &["x", "nothing"], &["y"], &[]);
+    fs::write(place.path("m.onnx"), model.encode()).unwrap();
+    let text = "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"x.jsonl\"]\ncolumns = { x = \"f32[2]\" }\n[models.m]\npath = \"m.onnx\"\n\
+                [stages.run]\nkind = \"infer\"\nfrom = \"s\"\nmodel = \"m\"\nbatch = { max = 8, wait = \"200ms\" }\n\
+                [sinks.o]\nkind = \"jsonl\"\nfrom = \"run\"\nordered = true\n[devices]\nuse = [\"cpu\"]\n";
+    fs::write(place.workflow(), text).unwrap();
+    more(&place, |n| n.to_string(), &[]).must_exit(0);
+    let one_is_none = |n: usize| if n == 3 { "\"NaN\"".to_owned() } else { n.to_string() };
+    more(&place, one_is_none, &[]).must_exit(78).must_say(&[
+        "the items of a batch change each other",
+        "batch = { max = 1 }",
+        "--fresh",
+    ]);
+    let refused = ["any of its 8 finished items may be wrong", "batch = { max = 1 }", "`--fresh`"];
+    place.run(&[]).must_exit(78).must_say(&refused);
+    place.edit("max = 8", "max = 1");
+    place.run(&[]).must_exit(78).must_say(&refused);
+    place.run(&["--fresh"]).must_exit(0).must_say(&["16 items read, 16 done"]);
+    let records = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
+    assert_eq!(records.matches("NaN").count(), 1, "{records}");
+    place.run(&[]).must_exit(0);
+}
+
+#[test]
+fn probabilities_are_not_taken_for_logits_in_silence() {
+    let place = Workplace::new();
+    for (operator, is_probability) in
+        [("Softmax", true), ("Sigmoid", true), ("LogSoftmax", false), ("Relu", false)]
+    {
+        let model = model_of(Dim::Dynamic, &[3]).node(operator, &["x"], &["p"], &[]);
+        fs::write(place.path("m.onnx"), model.node("Identity", &["p"], &["y"], &[]).encode()).unwrap();
+        fs::write(place.path("x.jsonl"), "{\"x\": [0, 5, 1]}\n").unwrap();
+        let text = "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"x.jsonl\"]\ncolumns = { x = \"f32[3]\" }\n[models.m]\npath = \"m.onnx\"\n\
+                    [stages.run]\nkind = \"infer\"\nfrom = \"s\"\nmodel = \"m\"\n[stages.c]\nkind = \"classify\"\nfrom = \"run\"\n\
+                    [sinks.o]\nkind = \"jsonl\"\nfrom = \"c\"\n[devices]\nuse = [\"cpu\"]\n";
+        fs::write(place.workflow(), text).unwrap();
+        let check = || place.start_command(&["check", place.workflow().to_str().unwrap()]).wait();
+        let right = "write `scores = \"none\"` in stage `c`";
+        assert_eq!(check().must_exit(0).stderr.contains(right), is_probability, "{operator}");
+        place.edit("kind = \"classify\"", "kind = \"classify\"\nscores = \"none\"");
+        assert!(!check().must_exit(0).stderr.contains("scores"), "{operator}");
+        let inspected = place.start_command(&["inspect", place.path("m.onnx").to_str().unwrap()]).wait();
+        assert_eq!(inspected.must_exit(0).stdout.contains("scores = \"none\""), is_probability, "{operator}");
+    }
 }

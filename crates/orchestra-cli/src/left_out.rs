@@ -24,13 +24,13 @@ pub fn warning(report: &LeftOutCount) -> String {
         LeftOut::BoxesOutside => {
             let boxes = counted(*count, "box lies", "boxes lie");
             format!(
-                "stage `{by}`: {boxes} outside of the picture and made no part; `units` says whether boxes are in pixels or relative (0 to 1)"
+                "stage `{by}`: {boxes} outside of the picture and are left out; `units` of a crop, and `boxes` of a detector, say whether they are in pixels or relative (0 to 1)"
             )
         }
         LeftOut::BoxesWithoutArea => {
             let boxes = counted(*count, "box is turned round or has", "boxes are turned round or have");
             format!(
-                "stage `{by}`: {boxes} no area and made no part; `corners` says what the numbers of a box are"
+                "stage `{by}`: {boxes} no area and are left out; `corners` of a crop, and `layout` of a detector, say what the numbers of a box are"
             )
         }
     };

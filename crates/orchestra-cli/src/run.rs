@@ -293,6 +293,7 @@ pub fn not_started(error: StartRunError) -> Failed {
         StartRunError::Bucket { .. } | StartRunError::Taken { .. } => ExitCode::BadFile,
         StartRunError::Asked(_)
         | StartRunError::Changed { .. }
+        | StartRunError::Doubted { .. }
         | StartRunError::Listing { .. }
         | StartRunError::Unreadable { .. }
         | StartRunError::Sealed(_) => ExitCode::BadFile,

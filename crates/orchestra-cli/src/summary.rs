@@ -66,6 +66,11 @@ pub enum RunEnd {
         /// The settings with which the command goes on regardless; none: it takes no settings.
         lifted: Vec<String>,
     },
+    /// Its records may be wrong, since items have changed each other, or come to no result.
+    Useless {
+        /// Why, and what to do.
+        reason: String,
+    },
     /// It could not go on: no device is left, the disk is full. The text says what, and what to do.
     Stopped {
         /// Why, as a fragment.
@@ -83,6 +88,7 @@ impl Summary {
             }
             RunEnd::Finished | RunEnd::FinishedBefore | RunEnd::FailureLimit { .. } => ExitCode::ItemsFailed,
             RunEnd::Interrupted => ExitCode::Interrupted,
+            RunEnd::Useless { .. } => ExitCode::BadFile,
             RunEnd::Stopped { code, .. } => *code,
         }
     }
@@ -156,7 +162,7 @@ impl Summary {
             RunEnd::Finished => "finished",
             RunEnd::FinishedBefore => "was finished before, nothing is left to do",
             RunEnd::Interrupted => "interrupted",
-            RunEnd::FailureLimit { .. } | RunEnd::Stopped { .. } => "stopped",
+            RunEnd::FailureLimit { .. } | RunEnd::Useless { .. } | RunEnd::Stopped { .. } => "stopped",
         };
         if !self.has_items && !self.tasks.is_empty() {
             return format!("{} {how}: {}", self.workflow, self.tasks_in_words());
@@ -275,7 +281,9 @@ impl Summary {
 
     fn reason(&self) -> Option<&str> {
         match &self.end {
-            RunEnd::FailureLimit { reason, .. } | RunEnd::Stopped { reason, .. } => Some(reason),
+            RunEnd::FailureLimit { reason, .. }
+            | RunEnd::Useless { reason }
+            | RunEnd::Stopped { reason, .. } => Some(reason),
             RunEnd::Finished | RunEnd::FinishedBefore | RunEnd::Interrupted => None,
         }
     }
@@ -297,10 +305,18 @@ impl Summary {
             )),
             RunEnd::FailureLimit { lifted, .. } => {
                 let set: String = lifted.iter().map(|set| format!(" --set {}", shell_word(set))).collect();
+                let (words, flag) = match self.done {
+                    0 => ("start over", "--fresh"),
+                    _ => ("go on and try again what has failed", "--retry-failed"),
+                };
                 Some(format!(
-                    "See the failures. When the cause is mended, go on and try again what has failed:\n  {command} --retry-failed\nTo go on regardless:\n  {command}{set}"
+                    "See the failures. When the cause is mended, {words}:\n  {command} {flag}\nTo go on regardless:\n  {command}{set}"
                 ))
             }
+            RunEnd::Useless { .. } => Some(
+                "No start can go on with these records. When that is mended, start over: `orchestra run` with `--fresh`."
+                    .to_owned(),
+            ),
             RunEnd::Stopped { .. } => {
                 Some(format!("What is done is kept. When the cause is gone, go on:\n  {command}"))
             }

@@ -79,6 +79,8 @@ pub enum Aftermath {
     Stop {
         waits: BatchId,
         why: String,
+        /// What the run gave no result for.
+        kind: RunErrorKind,
     },
 }
 

@@ -236,8 +236,8 @@ impl Ledger {
             }
             RunErrorKind::OutOfMemory => self.out_of_memory(batch, b, device, alone, error, now),
             RunErrorKind::Row(row) => self.rejected(batch, b, row, error),
-            RunErrorKind::Mixed => self.stop(b, error),
-            RunErrorKind::Shape if rows == 1 => self.stop(b, error),
+            RunErrorKind::Mixed => self.stop(b, fault, error),
+            RunErrorKind::Shape if rows == 1 => self.stop(b, fault, error),
             RunErrorKind::Shape => self.split_into_rows(batch, &b),
         })
     }
@@ -462,9 +462,9 @@ impl Ledger {
     }
 
     /// The row waits for ever, so that it has no end in this run.
-    fn stop(&mut self, b: Batch, error: String) -> Aftermath {
+    fn stop(&mut self, b: Batch, kind: RunErrorKind, why: String) -> Aftermath {
         self.is_stopped = true;
-        Aftermath::Stop { waits: self.wait_again(b), why: error }
+        Aftermath::Stop { waits: self.wait_again(b), why, kind }
     }
 
     /// Replaces batch `id` by its halves.

@@ -165,7 +165,9 @@ fn items_that_change_each_other_stop_all_and_none_is_to_blame() {
     ledger.add(rows(0, 4), LeaveReason::Full);
     let a = ledger.dispatch(T).unwrap();
     let aftermath = ledger.fault(a.worker, a.batch, RunErrorKind::Mixed, "mixed".into(), T).unwrap();
-    let Aftermath::Stop { waits, why } = aftermath else { panic!("{aftermath:?}") };
+    let Aftermath::Stop { waits, why, kind: RunErrorKind::Mixed } = aftermath else {
+        panic!("{aftermath:?}")
+    };
     assert_eq!((waits != a.batch, &*why, ledger.n_batches()), (true, "mixed", 1));
     assert_eq!((ledger.dispatch(T), ledger.next_convicted()), (None, None));
 }

@@ -192,8 +192,11 @@ impl RunContext {
             true => (Stopped::Run, "the run".to_owned()),
             false => (Stopped::Pipeline(pipeline), format!("pipeline `{name}`")),
         };
+        // A script or a file that was mended is of another run, which nothing is lost by.
+        let flag =
+            if stats.done.get() == 0 { "start over with `--fresh`" } else { "go on with `--retry-failed`" };
         let why = format!(
-            "{who} was stopped: the first {limit} items that came to {what} `{place}` all failed there; mend the cause and go on with `--retry-failed`, or go on regardless with `{key} = 0`"
+            "{who} was stopped: the first {limit} items that came to {what} `{place}` all failed there; mend the cause and {flag}, or go on regardless with `{key} = 0`"
         );
         Some(LimitReached { stopped, why, lifted: format!("{key}=0") })
     }

@@ -80,7 +80,11 @@ pub enum PipelineEnd {
     NoDevice(String),
     /// The model of one of its stages gives what is no row of an item.
     Unusable(String),
+    /// Items have changed each other in the model of one of its stages: records may be wrong.
+    Doubted(String),
     SinkFailed(String),
+    /// The rows of a stage that reduces them are all there, and come to no result.
+    NoResult(String),
     /// What a source names could not be listed to its end.
     NotListed(String),
     /// The list of items could not be written or read on, or what holds the items does not answer.
@@ -95,7 +99,9 @@ impl fmt::Display for PipelineEnd {
             PipelineEnd::Stopped => f.write_str("stopped"),
             PipelineEnd::NoDevice(why)
             | PipelineEnd::Unusable(why)
+            | PipelineEnd::Doubted(why)
             | PipelineEnd::SinkFailed(why)
+            | PipelineEnd::NoResult(why)
             | PipelineEnd::NotListed(why)
             | PipelineEnd::SourceFailed(why)
             | PipelineEnd::TooManyFailed(LimitReached { why, .. })
@@ -124,7 +130,7 @@ pub struct LimitReached {
 pub enum RootMsg {
     PipelineEnded(PipelineId, PipelineEnd),
     /// What a complete pipeline leaves for its end is written, or why it is not.
-    PipelineWritten(PipelineId, Result<(), String>),
+    PipelineWritten(PipelineId, Result<(), PipelineEnd>),
     /// No command runs, and none will.
     TasksEnded(TasksEnd),
     /// A device manager has no process left and stopped.
@@ -314,7 +320,7 @@ pub enum PipelineMsg {
         end: PipelineEnd,
     },
     NoDevice(String),
-    Unusable(String),
+    Unusable(String, RunErrorKind),
     SinkFailed(String),
     /// What ran beside its actors panicked.
     Bug(String),

@@ -1,7 +1,7 @@
 //! Pipeline: one connected graph. Builds its actors from the plan, wires them, and knows when it is over. It moves no item itself.
 //!
 //! ```text
-//! Preparing => Running => (Complete | Stopped | NoDevice | Unusable | SinkFailed | NotListed | SourceFailed | Bug)
+//! Preparing => Running => (Complete | Stopped | NoDevice | Unusable | Doubted | SinkFailed | NotListed | SourceFailed | Bug)
 //! ```
 
 use std::collections::{BTreeSet, HashMap};
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use orchestra_core::{PipelineId, SourceId, StageId};
 use orchestra_plan::{FoldPlan, Origin, PipelinePlan, Plan, Shape};
 use orchestra_worker::arena::Arena;
+use orchestra_worker::frames::RunErrorKind;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::runtime::Handle;
 
@@ -88,7 +89,10 @@ impl Actor for Pipeline {
             PipelineMsg::Prepared(Err(why)) => state.end(&me, PipelineEnd::NoDevice(why)).await,
             PipelineMsg::SourceFinished { source, end } => state.source_finished(&me, source, end).await,
             PipelineMsg::NoDevice(why) => state.end(&me, PipelineEnd::NoDevice(why)).await,
-            PipelineMsg::Unusable(why) => state.end(&me, PipelineEnd::Unusable(why)).await,
+            PipelineMsg::Unusable(why, RunErrorKind::Mixed) => {
+                state.end(&me, PipelineEnd::Doubted(why)).await;
+            }
+            PipelineMsg::Unusable(why, _) => state.end(&me, PipelineEnd::Unusable(why)).await,
             PipelineMsg::SourceFailed(why) => state.end(&me, PipelineEnd::SourceFailed(why)).await,
             PipelineMsg::Bug(error) => state.fell_over(&me, error).await,
             PipelineMsg::SinkFailed(why) => state.end(&me, PipelineEnd::SinkFailed(why)).await,

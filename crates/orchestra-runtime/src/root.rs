@@ -155,7 +155,7 @@ impl Actor for Orchestra {
         match message {
             RootMsg::PipelineEnded(pipeline, end) => state.pipeline_ended(&me, pipeline, end),
             RootMsg::PipelineWritten(pipeline, written) => {
-                let end = written.map_or_else(PipelineEnd::SinkFailed, |()| PipelineEnd::Complete);
+                let end = written.map_or_else(|end| end, |()| PipelineEnd::Complete);
                 state.record_end(pipeline, end);
             }
             RootMsg::Rebuild(pipeline) => state.rebuild(&me, pipeline).await?,

@@ -101,7 +101,9 @@ pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
             (PipelineEnd::SinkFailed(why), _) => (3, 75, format!("results could not be written: {why}")),
             (PipelineEnd::SourceFailed(why), _) => (3, 75, why.clone()),
             (PipelineEnd::NotListed(why), _) => (3, 78, why.clone()),
-            (PipelineEnd::Unusable(why), _) => (4, 78, why.clone()),
+            (PipelineEnd::Unusable(why) | PipelineEnd::Doubted(why) | PipelineEnd::NoResult(why), _) => {
+                (4, 78, why.clone())
+            }
             (PipelineEnd::NoDevice(why) | PipelineEnd::Bug(why), _) if lacks_threads(why) => {
                 (4, 75, no_threads(why))
             }

@@ -34,6 +34,7 @@ mod past;
 mod prepare;
 
 pub use error::StartRunError;
+pub(crate) use past::doubt;
 pub use past::{Earlier, Found};
 pub use prepare::{prepare, prepare_with};
 
@@ -85,6 +86,8 @@ pub struct RunOutcome {
     pub problems: Vec<String>,
     /// Where limits of failed items stopped it: the settings (`limits.first_failed=0`) with which a start goes on regardless.
     pub lifted_limits: Vec<String>,
+    /// Its records may be wrong, or come to no result: no start goes on with them.
+    pub must_start_over: bool,
     /// This was the first of two parts, and nothing has been written about it: the file is to be planned again, and started with this report as
     /// [`RunOptions::first_part`]. See [`Plan::late`].
     pub goes_on: bool,
@@ -230,6 +233,9 @@ impl RunHandle {
         drop(self.watcher);
         let (mut exit_code, mut problems) = judge(&ending, counts.failed);
         let lifted_limits = lifted(&ending);
+        let is_useless =
+            |end: &PipelineEnd| matches!(end, PipelineEnd::NoResult(_) | PipelineEnd::Doubted(_));
+        let must_start_over = ending.pipelines.values().any(is_useless);
         let goes_on = self.context.is_first_part() && problems.is_empty();
         if !goes_on && let Some((code, problem)) = not_started(&self.context) {
             problems.push(problem);
@@ -245,7 +251,7 @@ impl RunHandle {
                 tracing::warn!(%error, "the account of the first part cannot be written");
             }
             self.end.tell(counts, Some(exit_code), &problems);
-            return RunOutcome { report, exit_code, problems, lifted_limits, goes_on };
+            return RunOutcome { report, exit_code, problems, lifted_limits, must_start_over, goes_on };
         }
         if let Err(error) = report.write(&self.context.plan.output) {
             problems.push(error.to_string());
@@ -256,7 +262,7 @@ impl RunHandle {
             }
         }
         self.end.tell(counts, Some(exit_code), &problems);
-        RunOutcome { report, exit_code, problems, lifted_limits, goes_on }
+        RunOutcome { report, exit_code, problems, lifted_limits, must_start_over, goes_on }
     }
 }
 

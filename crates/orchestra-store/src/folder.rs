@@ -29,7 +29,7 @@ const TASKS: &str = "tasks";
 pub(crate) const JOURNAL: &str = "journal";
 /// In the private folder, besides the lock and the journal: files by their names, files by the beginnings of their names, and folders. Of the
 /// store, of the runtime, and of the command (`command.json`).
-const FILES: [&str; 4] = ["tasks", "commands", "keepers", "command.json"];
+const FILES: [&str; 5] = ["tasks", "commands", "keepers", "doubt", "command.json"];
 const FILES_BY_PREFIX: [&str; 4] = ["items-", "rows-", "fold-", "state-"];
 const FOLDERS: [&str; 1] = ["best"];
 

@@ -89,6 +89,7 @@ fn run_end(outcome: &RunOutcome, plan: &Plan) -> RunEnd {
             RunEnd::FailureLimit { reason, lifted }
         }
         130 => RunEnd::Interrupted,
+        _ if outcome.must_start_over => RunEnd::Useless { reason },
         code => RunEnd::Stopped { reason, code: ExitCode::of(code) },
     }
 }

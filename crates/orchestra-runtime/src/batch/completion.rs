@@ -1,6 +1,7 @@
 //! What a batcher tells of its rows: the processor of the stage hears it.
 
 use orchestra_core::Failure;
+use orchestra_worker::frames::RunErrorKind;
 
 use crate::flow::token::Token;
 use crate::messages::CompletedBatch;
@@ -19,7 +20,7 @@ pub trait Completion: Send + Sync {
     fn drained(&self);
 
     /// The model of the stage gives what is no row of an item, for this reason. Rows that were not reported yet will never be.
-    fn unusable(&self, why: String);
+    fn unusable(&self, why: String, kind: RunErrorKind);
 
     /// No device is left for the stage, for this reason. Rows that were not reported yet will never be.
     fn no_device(&self, why: String);

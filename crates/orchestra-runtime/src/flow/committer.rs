@@ -17,9 +17,9 @@ use crate::account::stats::{CommitCounts, Stats};
 use crate::context::RunClock;
 use crate::flow::ends::{Hurry, WhenClosed};
 use crate::flow::part_file::OpenPartFile;
-use crate::flow::reduce_rows::OpenReduce;
+use crate::flow::reduce_rows::{OpenReduce, ReduceError};
 use crate::flow::result_files::sink_file;
-use crate::messages::HeldBatch;
+use crate::messages::{HeldBatch, PipelineEnd};
 use crate::panics::caught;
 use crate::tasks::part_schedule::pipelines_of;
 use crate::trace::{EndedItems, MaybeTracer};
@@ -113,8 +113,18 @@ impl CommitterHandle {
 
     /// Writes what a pipeline has left for its end, once all its items have one: the results of its reduces, and the last part files and the
     /// manifests of its sinks. All records of these sinks are on the disk, or in the store, when `then` is called.
-    pub fn end_pipeline(&self, pipeline: PipelineId, then: impl FnOnce(Result<(), String>) + Send + 'static) {
-        self.then(move |files| then(files.guarded(|files| files.end_pipeline(pipeline))));
+    pub fn end_pipeline(
+        &self,
+        pipeline: PipelineId,
+        then: impl FnOnce(Result<(), PipelineEnd>) + Send + 'static,
+    ) {
+        self.then(move |files| {
+            let written = files.guarded(|files| files.end_pipeline(pipeline));
+            then(written.map_err(|why| match files.has_no_result {
+                true => PipelineEnd::NoResult(why),
+                false => PipelineEnd::SinkFailed(why),
+            }));
+        });
     }
 
     fn then(&self, work: impl FnOnce(&mut Files) + Send + 'static) {
@@ -174,6 +184,8 @@ pub struct Files {
     stats: Arc<Stats>,
     /// Of each stage that reduces the rows of the run.
     reduces: Vec<OpenReduce>,
+    /// The last of these to be written came to no result.
+    has_no_result: bool,
     /// Pipelines whose items all have an end, with all that they have left for it.
     ended: BTreeSet<PipelineId>,
     /// Why nothing is written any more: a panic left them in no known state.
@@ -192,8 +204,16 @@ impl Files {
         let part_files = OpenPartFile::all(plan, &journal, run_id, sink_file).map_err(|e| e.to_string())?;
         let reduces = OpenReduce::all(plan, &journal).map_err(|e| e.to_string())?;
         let (plan, stats) = (Arc::clone(plan), Arc::clone(stats));
-        let mut files =
-            Self { journal, plan, stats, part_files, reduces, ended: BTreeSet::new(), broken: None };
+        let mut files = Self {
+            journal,
+            plan,
+            stats,
+            part_files,
+            reduces,
+            has_no_result: false,
+            ended: BTreeSet::new(),
+            broken: None,
+        };
         files.write_results(OpenReduce::is_half_written)?;
         files.stats.left_out.note(files.journal.left_out());
         Ok(files)
@@ -256,7 +276,9 @@ impl Files {
                 continue;
             }
             let stage = reduce.stage();
-            let mut result = reduce.result(&self.plan, &self.journal).map_err(|e| e.to_string())?;
+            let result = reduce.result(&self.plan, &self.journal);
+            self.has_no_result = matches!(result, Err(ReduceError::Refused { .. }));
+            let mut result = result.map_err(|e| e.to_string())?;
             while let Some((commit, rows)) = result.next_commit().map_err(|e| e.to_string())? {
                 let (committed, sealed) = self.commit(&commit);
                 committed.and(sealed)?;

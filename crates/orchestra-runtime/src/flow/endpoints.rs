@@ -7,7 +7,7 @@ use orchestra_core::{PipelineId, SourceId};
 use ractor::ActorRef;
 
 use super::chain::Chain;
-use super::ends::{Ends, WhenClosed};
+use super::ends::{Ends, WhenClosed, WhenWritten};
 use super::ticket::Tickets;
 use crate::messages::{PipelineEnd, PipelineMsg};
 
@@ -45,7 +45,7 @@ pub trait Endpoints: Send + Sync {
     fn recall(&self, pipeline: PipelineId, then: Box<dyn FnOnce() + Send>);
 
     /// All items of a pipeline have ended: writes what it leaves for its end.
-    fn complete(&self, pipeline: PipelineId, then: Box<dyn FnOnce(Result<(), String>) + Send>);
+    fn complete(&self, pipeline: PipelineId, then: WhenWritten);
 
     /// A pipeline is over and will not be built anew.
     fn over(&self, pipeline: PipelineId, end: &PipelineEnd) {

@@ -7,7 +7,7 @@ use orchestra_core::{SourceId, StageId};
 use orchestra_store::{Counts, OutputFolder};
 use ractor::ActorRef;
 
-use crate::messages::{EndedRows, SourceMsg};
+use crate::messages::{EndedRows, PipelineEnd, SourceMsg};
 
 /// Where the ends of the items of one pipeline go, whatever became of them on their way. All threads call it, and none of its methods waits.
 pub trait Ends: Send + Sync {
@@ -56,6 +56,9 @@ impl Drop for Hurry {
         self.0.fetch_sub(1, Ordering::Release);
     }
 }
+
+/// Is told whether all is written that a pipeline leaves for its end, or what its end is instead.
+pub type WhenWritten = Box<dyn FnOnce(Result<(), PipelineEnd>) + Send>;
 
 /// Is told what there is in all, and given the folder, which is still locked, where there is one.
 pub type WhenClosed = Box<dyn FnOnce(Result<Counts, String>, Option<OutputFolder>) + Send>;

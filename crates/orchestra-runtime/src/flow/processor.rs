@@ -9,6 +9,7 @@ use orchestra_core::data::{Column, Label, Refusal, Value};
 use orchestra_core::shapes::{MapRuns, RowScope};
 use orchestra_core::{Failure, StageId};
 use orchestra_plan::{ColumnRef, Origin};
+use orchestra_worker::frames::RunErrorKind;
 use ractor::ActorRef;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
@@ -72,8 +73,8 @@ impl Completion for Processor {
         self.work.close_one();
     }
 
-    fn unusable(&self, why: String) {
-        drop(self.pipeline.cast(PipelineMsg::Unusable(why)));
+    fn unusable(&self, why: String, kind: RunErrorKind) {
+        drop(self.pipeline.cast(PipelineMsg::Unusable(why, kind)));
     }
 
     fn no_device(&self, why: String) {

@@ -8,11 +8,12 @@ use ractor::ActorRef;
 use super::catalog_intake::CatalogIntake;
 use super::committer::CommitterHandle;
 use super::endpoints::{Endpoints, Intake};
-use super::ends::{Ends, WhenClosed};
+use super::ends::{Ends, WhenClosed, WhenWritten};
 use super::journal_ends::JournalEnds;
 use super::listing::Listing;
 use crate::context::RunContext;
-use crate::messages::PipelineMsg;
+use crate::messages::{PipelineEnd, PipelineMsg};
+use crate::start::doubt;
 
 pub struct RunEndpoints {
     context: Arc<RunContext>,
@@ -47,8 +48,14 @@ impl Endpoints for RunEndpoints {
         });
     }
 
-    fn complete(&self, pipeline: PipelineId, then: Box<dyn FnOnce(Result<(), String>) + Send>) {
+    fn complete(&self, pipeline: PipelineId, then: WhenWritten) {
         self.committer.end_pipeline(pipeline, then);
+    }
+
+    fn over(&self, _: PipelineId, end: &PipelineEnd) {
+        if let PipelineEnd::Doubted(why) = end {
+            doubt(&self.context.plan.output, why);
+        }
     }
 
     fn close(&self, code: Option<i32>, then: WhenClosed) {

@@ -10,7 +10,7 @@ use ractor::ActorRef;
 use super::waiting::Requests;
 use crate::flow::chain::Chain;
 use crate::flow::endpoints::{Endpoints, Intake};
-use crate::flow::ends::{Ends, WhenClosed};
+use crate::flow::ends::{Ends, WhenClosed, WhenWritten};
 use crate::flow::ticket::{Ticket, Tickets, TicketsBuilder};
 use crate::messages::{EndedRows, PipelineEnd, PipelineMsg, Record, SourceMsg, TokenEnd};
 
@@ -31,7 +31,7 @@ impl Endpoints for RequestEndpoints {
         then();
     }
 
-    fn complete(&self, _: PipelineId, then: Box<dyn FnOnce(Result<(), String>) + Send>) {
+    fn complete(&self, _: PipelineId, then: WhenWritten) {
         then(Ok(()));
     }
 

@@ -24,6 +24,14 @@ pub enum StartRunError {
         /// Items that `--fresh` discards.
         done: u64,
     },
+    #[error("the run in `{}` cannot be continued, because any of its {done} finished items may be wrong: {why}. When that is done, use `--fresh` to start over or another `--output`",
+        folder.display())]
+    Doubted {
+        folder: PathBuf,
+        why: String,
+        /// Items that `--fresh` discards.
+        done: u64,
+    },
     #[error("the journal in `{}` cannot be read: {why}; use `--fresh` to start over or another `--output`", folder.display())]
     Unreadable { folder: PathBuf, why: String },
     #[error("the items of source `{source_name}` cannot be listed: {error}{}", error.remedy())]

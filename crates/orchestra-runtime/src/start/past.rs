@@ -12,6 +12,21 @@ use super::StartRunError;
 use super::error::discard_error;
 use crate::context::EngineVersion;
 
+/// In the private folder: why no record of the run can be believed.
+const DOUBT: &str = "doubt";
+
+/// Notes that records of the run may be wrong, for this reason: no start goes on with them.
+pub fn doubt(output: &Path, why: &str) {
+    if let Err(error) = fs::write(output.join(OutputFolder::private_file(DOUBT)), why) {
+        tracing::warn!(%error, "that records may be wrong could not be noted");
+    }
+}
+
+/// See [`doubt`].
+fn doubted(output: &Path) -> Option<String> {
+    fs::read_to_string(output.join(OutputFolder::private_file(DOUBT))).ok()
+}
+
 /// What becomes of an earlier run in the output folder.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Earlier {
@@ -98,8 +113,16 @@ impl Past {
         StartRunError::Changed { folder: plan.output.clone(), changes, done: self.finished }
     }
 
-    /// Refuses a plan that would give other results. Sources, stages and sinks that are planned later are compared then.
+    /// Refuses to go on with records that may be wrong, and a plan that would give other results. Sources, stages and sinks that are planned later are compared then.
     pub(super) fn must_go_on(&self, plan: &Plan) -> Result<(), StartRunError> {
+        match doubted(&plan.output) {
+            Some(why) if self.finished > 0 => {
+                return Err(StartRunError::Doubted { folder: plan.output.clone(), why, done: self.finished });
+            }
+            // Of no record.
+            Some(_) => fs::remove_file(plan.output.join(OutputFolder::private_file(DOUBT)))?,
+            None => {}
+        }
         let Some(before) = self.identity.as_ref().filter(|_| plan.late.is_none()) else { return Ok(()) };
         // Without a record of it, no output of a task was read.
         let counts = |change: &Change| self.finished > 0 || !is_output_of_task(&change.name);

@@ -108,7 +108,7 @@ impl Join for Joined {
             if (dtype, inner) != (column.dtype, &column.inner[..]) {
                 let before = (column.dtype, &column.inner);
                 return Err(Refusal::result(format!(
-                    "`{name}` of item `{item}` has rows of {dtype} {inner:?}, and those before it of {} {:?}",
+                    "`{name}` of item `{item}` has rows of {dtype} {inner:?}, and those before it of {} {:?}: without `join` each row has a record of its own",
                     before.0, before.1
                 )));
             }

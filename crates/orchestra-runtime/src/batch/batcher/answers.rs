@@ -162,7 +162,7 @@ impl BatcherState {
                 tracing::info!(pipeline = %self.pipeline_name, stage = %self.name, %batch, "batch taken apart");
             }
             Aftermath::Failed(row) => self.fail_row(row),
-            Aftermath::Stop { why, .. } => {
+            Aftermath::Stop { why, kind, .. } => {
                 let plan = &self.args.context.plan;
                 let Some(batch) = plan.stages[self.args.stage.index()].batch() else { return };
                 let model = &plan.models[batch.model.index()].name;
@@ -174,9 +174,10 @@ impl BatcherState {
                     (_, Some(_)) => "export the model for batches of 1",
                 };
                 let name = &self.name;
-                self.args.completion.unusable(format!(
+                let why = format!(
                     "stage `{name}` cannot use model `{model}`: {why}; {remedy}, or read other outputs"
-                ));
+                );
+                self.args.completion.unusable(why, kind);
             }
         }
     }
