@@ -4,6 +4,8 @@ use std::fs;
 use std::process::Command;
 
 use crate::common::{Ended, Workplace, npy, write_pictures};
+use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_testkit::onnx::ModelBuilder;
 
 /// What is done with the fix.
 enum Mend {
@@ -108,6 +110,14 @@ const CASES: &[Case] = &[
         says: "it is UTF-16",
         fix: "iconv -f utf-16 -t utf8 d.jsonl > d.utf8.jsonl",
         mend: Mend::Run { from: "d.jsonl", to: "d.utf8.jsonl" },
+    },
+    Case {
+        files: &[],
+        tables: "[sources.s]\nkind = \"range\"\nstop = 3\n[stages.t]\nkind = \"threshold\"\nfrom = \"s\"\nabove = 9007199254740993\n\
+                 [sinks.o]\nkind = \"jsonl\"\nfrom = \"t\"\n",
+        says: "cannot be 9007199254740993",
+        fix: "above = 9007199254740992",
+        mend: Mend::Replace("above = 9007199254740993"),
     },
     Case {
         files: &[],
@@ -258,6 +268,59 @@ fn an_integer_beyond_doubles_says_which_type_keeps_it_in_a_list_too() {
         let out = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
         assert!(out.contains(kept), "{out}");
     }
+}
+
+#[test]
+fn a_column_that_a_row_lacks_is_told_with_the_others() {
+    let place = Workplace::new();
+    for (kind, rows) in [
+        ("csv", "id,x,n\n1,2,a\n2,,b\n"),
+        ("jsonl", "{\"id\": 1, \"x\": 2, \"n\": \"a\"}\n{\"id\": 2, \"x\": null, \"n\": \"b\"}\n"),
+    ] {
+        fs::write(place.path(&format!("d.{kind}")), rows).unwrap();
+        let tables = CELLS.replace("csv", kind).replace("x = \"x\"", "x = \"x\", n = \"n\"");
+        fs::write(place.workflow(), format!("version = 1\n{tables}")).unwrap();
+        let fix = "columns = { id = \"f64\", x = \"f64?\", n = \"text\" }";
+        place.run(&["--fresh"]).must_exit(65).must_say(&[fix]);
+        let paths = format!("paths = [\"d.{kind}\"]");
+        place.edit(&paths, &format!("{paths}\n{fix}"));
+        place.run(&["--fresh"]).must_exit(0);
+    }
+}
+
+#[test]
+fn a_type_that_a_model_does_not_take_is_told_where_it_is_given() {
+    let place = Workplace::new();
+    let model = |dtype, row: &[usize]| {
+        let row: Vec<Dim> = row.iter().copied().map(Dim::Fixed).collect();
+        let [x, y] = ["x", "y"].map(|name| TensorSpec {
+            name: name.into(),
+            dtype,
+            row: row.clone(),
+            batch: Dim::Dynamic,
+        });
+        let model = ModelBuilder::new("m").input(&x).output(&y).node("Identity", &["x"], &["y"], &[]);
+        fs::write(place.path("m.onnx"), model.encode()).unwrap();
+    };
+    let rest = "[models.m]\npath = \"m.onnx\"\n[stages.run]\nkind = \"infer\"\nfrom = \"s\"\nmodel = \"m\"\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"run\"\n[devices]\nuse = [\"cpu\"]\n";
+    fs::write(place.path("d.jsonl"), "{\"x\": [1, 2]}\n").unwrap();
+    let of = |source: &str| {
+        fs::write(place.workflow(), format!("version = 1\n[sources.s]\n{source}\n{rest}")).unwrap()
+    };
+    let lines = "kind = \"jsonl\"\npaths = [\"d.jsonl\"]\ncolumns = { x = \"i32[2]\" }";
+    model(DType::I64, &[2]);
+    of(lines);
+    let fix = "x = \"i64[2]\"";
+    check(&place).must_exit(78).must_say(&["gives another type", fix]);
+    of(&lines.replace("x = \"i32[2]\"", fix));
+    place.run(&["--fresh"]).must_exit(0);
+    model(DType::F32, &[]);
+    of("kind = \"range\"\nstop = 3");
+    let fix = "columns = { n = \"n * 1.0\" }";
+    check(&place).must_exit(78).must_say(&["gives another type", "kind = \"select\", from = \"s\"", fix]);
+    place.edit("from = \"s\"", "from = \"t\"");
+    place.edit("[models.m]", &format!("[stages.t]\nkind = \"select\"\nfrom = \"s\"\n{fix}\n[models.m]"));
+    place.run(&["--fresh"]).must_exit(0);
 }
 
 #[test]

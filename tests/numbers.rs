@@ -192,9 +192,8 @@ fn numbers_of_text_files_are_doubles_in_every_row_and_integers_are_never_rounded
         assert!(said.contains("would round 9007199254740993"), "{said}");
         let (_, fix) = said.split_once("write ").unwrap();
         let fix = fix.split(" to keep").next().unwrap();
-        assert_eq!(fix, "columns = { id = \"text\" }");
-        let fix = format!("{}\n", fix.replace(" }", ", x = \"f64\" }"));
-        run(&place, &tables(&fix)).must_exit(0);
+        assert_eq!(fix, "columns = { id = \"text\", x = \"f64\" }");
+        run(&place, &tables(&format!("{fix}\n"))).must_exit(0);
         let text = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
         assert!(text.contains(r#""result":{"id":"9007199254740993","x":1.5}"#), "{text}");
         assert!(text.contains(r#""x":7.0"#) && text.contains(r#""x":"Infinity""#), "{text}");

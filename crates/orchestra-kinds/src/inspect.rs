@@ -7,6 +7,7 @@ use orchestra_plan::Choice as _;
 use orchestra_plan::{Signature, UnreadableOutput};
 
 use crate::sources::reading::row::key;
+use crate::stages::classify::makes_probabilities;
 use crate::stages::detect::layout::{Form, Layout, Output, Told};
 use crate::stages::detect::recognise;
 use crate::stages::shared::image_settings::MAX_SIDE;
@@ -159,7 +160,11 @@ pub fn workflow(path: &str, signature: &Signature, recognised: &Recognised) -> R
             quoted("found")
         }
         ("classifier", _) => {
-            text += "[stages.classes]\nkind = \"classify\"\nfrom = \"outputs\"\ntop_k = 1\n\n";
+            text += "[stages.classes]\nkind = \"classify\"\nfrom = \"outputs\"\ntop_k = 1\n";
+            if signature.made_by.values().any(|operator| makes_probabilities(operator)) {
+                text += "scores = \"none\"  # the model gives probabilities\n";
+            }
+            text.push('\n');
             quoted("classes")
         }
         _ => outputs.from,

@@ -117,6 +117,7 @@ impl<'a> Wiring<'a, '_> {
             placed: passed_on.and_then(|_| placed(self.workflow, links[0].target)),
             labels: passed_on.and_then(|input| input.labels.clone()),
             metadata: passed_on.map(|input| Arc::clone(&input.metadata)).unwrap_or_default(),
+            made_by: passed_on.map(|input| Arc::clone(&input.made_by)).unwrap_or_default(),
             unreadable: Vec::new(),
             slots: None,
         })
@@ -194,6 +195,7 @@ fn failures(sink: &SinkNode) -> Result<Input, Reported> {
         aliases: Vec::new(),
         labels: None,
         metadata: Arc::default(),
+        made_by: Arc::default(),
     })
 }
 
@@ -237,6 +239,7 @@ fn input(workflow: &Workflow, link: &Link) -> Result<Input, Reported> {
         aliases: Vec::new(),
         labels: None,
         metadata: Arc::default(),
+        made_by: Arc::default(),
     };
     Ok(match link.target {
         Origin::Source(source) => {
@@ -256,6 +259,7 @@ fn input(workflow: &Workflow, link: &Link) -> Result<Input, Reported> {
                 unreadable: connected.unreadable.clone(),
                 labels: connected.labels.clone(),
                 metadata: Arc::clone(&connected.metadata),
+                made_by: Arc::clone(&connected.made_by),
                 ..of_source
             }
         }

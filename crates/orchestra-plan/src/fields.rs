@@ -267,7 +267,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     pub fn numbers(&mut self, key: &str) -> Option<At<Vec<f64>>> {
         let node = &self.entry(key)?.node;
         let one = |node: &Node| match node.value {
-            Value::Integer(n) => Some(n as f64),
+            Value::Integer(n) if n as f64 as i128 == i128::from(n) => Some(n as f64),
             // They end as f32.
             Value::Float(n) if n.abs() <= f64::from(f32::MAX) => Some(n),
             _ => None,
@@ -277,7 +277,19 @@ impl<'a, 'd> Fields<'a, 'd> {
             _ => one(node).map(|n| vec![n]),
         };
         if numbers.is_none() {
-            self.wrong(key, node, "a number or a list of numbers");
+            let all =
+                if let Value::Array(items) = &node.value { &items[..] } else { std::slice::from_ref(node) };
+            let rounded = all.iter().find_map(|node| match node.value {
+                Value::Integer(n) if n as f64 as i128 != i128::from(n) => Some(n),
+                _ => None,
+            });
+            if let Some(n) = rounded {
+                let near = n as f64;
+                self.bad(key, node.span, &format!("cannot be {n}: f64 has no such number"))
+                    .help(format!("write {key} = {near:.0}, which is the nearest"));
+            } else {
+                self.wrong(key, node, "a number or a list of numbers");
+            }
         }
         numbers.map(|n| At::new(n, node.span))
     }

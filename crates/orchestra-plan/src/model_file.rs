@@ -36,6 +36,8 @@ pub struct Signature {
     pub opset: i64,
     /// What those who exported it wrote into it (`metadata_props`). No more than [`MAX_METADATA`] bytes are kept.
     pub metadata: BTreeMap<String, String>,
+    /// For each output the operator that makes its numbers, where the graph tells; what changes their shape or type alone is left out.
+    pub made_by: BTreeMap<String, String>,
     /// How often the graph and those within it use each operator, by its name, with its domain where that is not ONNX's own.
     pub operators: BTreeMap<String, u64>,
 }

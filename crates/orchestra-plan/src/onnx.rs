@@ -1,6 +1,6 @@
 //! What an ONNX file says about itself: inputs, outputs, versions, digest. Loads no weights and no ONNX Runtime.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -223,8 +223,32 @@ impl Model {
         let mut operators = BTreeMap::new();
         count_operators(&self.graph, &mut operators);
         let metadata = self.metadata.clone();
-        Ok(Signature { inputs, outputs, ir_version: self.ir_version, opset: self.opset, metadata, operators })
+        let (ir_version, opset, made_by) = (self.ir_version, self.opset, made_by(&self.graph));
+        Ok(Signature { inputs, outputs, ir_version, opset, metadata, made_by, operators })
     }
+}
+
+/// For each output the operator that makes its numbers.
+fn made_by(graph: &GraphProto) -> BTreeMap<String, String> {
+    const PASS_ON: [&str; 7] =
+        ["Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"];
+    let mut made = HashMap::new();
+    for node in &graph.node {
+        made.extend(node.output.iter().map(|output| (&**output, node)));
+    }
+    let maker = |output: &ValueInfoProto| {
+        let mut name = &*output.name;
+        // A graph has no loops; a file may say anything.
+        for _ in 0..graph.node.len() {
+            let node = made.get(name)?;
+            match node.input.first() {
+                Some(from) if PASS_ON.contains(&&*node.op_type) => name = from,
+                _ => return Some((output.name.clone(), node.op_type.clone())),
+            }
+        }
+        None
+    };
+    graph.output.iter().filter_map(maker).collect()
 }
 
 /// Counts the operators of all graphs. No deeper than the decoder goes.
@@ -267,7 +291,7 @@ fn input(info: &ValueInfoProto) -> Result<TensorSpec, ModelError> {
     };
     row(info, dtype, &shape).ok_or_else(|| {
         let message =
-            format!("its input `{}` is a single value; its first dimension must be the batch", info.name);
+            format!("its input `{}` is a single value, and the first dimension of an input is the batch; make a constant of it and export the model again, or export it with the shape `[batch]` (in PyTorch: `dynamic_axes`)", info.name);
         ModelError::Unsupported(message)
     })
 }

@@ -134,6 +134,8 @@ pub(crate) struct KnownModel {
     pub plan: ModelPlan,
     pub labels: Option<At<Vec<String>>>,
     pub metadata: Arc<BTreeMap<String, String>>,
+    /// See [`Signature::made_by`](crate::Signature::made_by).
+    pub made_by: Arc<BTreeMap<String, String>>,
     /// Version of ONNX's operators; 0 for a program.
     pub opset: i64,
     /// Per input: whether it takes any tensor of fixed shape.
@@ -217,6 +219,8 @@ pub(crate) struct Connected {
     pub labels: Option<At<Vec<String>>>,
     /// What that model says about itself.
     pub metadata: Arc<BTreeMap<String, String>>,
+    /// See [`Signature::made_by`](crate::Signature::made_by).
+    pub made_by: Arc<BTreeMap<String, String>>,
     /// Outputs of its model that no stage can read.
     pub unreadable: Vec<UnreadableOutput>,
     pub slots: Option<SlotTensors>,

@@ -49,6 +49,7 @@ impl Connect for Classify {
         let output = stage.column(0, what, |c| c.ty.tensor().is_some())?;
         let input = &stage.inputs[0];
         let tensor = input.gives.0[output].ty.tensor().ok_or(Reported)?.clone();
+        self.doubt_scores(stage, &tensor.name);
         let own = match &self.labels {
             Some(written) => Some(read_labels(written, stage.folder, stage.host, stage.diags)?),
             None => None,
@@ -92,6 +93,29 @@ impl Connect for Classify {
             about: format!("best {top_k}, {named}"),
             runs: Runs::map::<Self>(Ranking::new(self.scores, top_k, classes, labels), cost),
         })
+    }
+}
+
+/// Whether an operator of ONNX makes probabilities.
+pub fn makes_probabilities(operator: &str) -> bool {
+    ["Softmax", "Sigmoid", "Normalizer", "TreeEnsembleClassifier", "SVMClassifier"].contains(&operator)
+}
+
+impl Classify {
+    /// Warns where probabilities would be taken for logits: all of them would become nearly alike.
+    fn doubt_scores(&self, stage: &mut StageContext<'_>, output: &str) {
+        let input = &stage.inputs[0];
+        let operator = input.made_by.get(output).filter(|operator| makes_probabilities(operator));
+        if let Some(operator) = operator.filter(|_| self.scores != Scores::None) {
+            let (name, word) = (stage.name, self.scores.name());
+            let what = format!(
+                "stage `{name}` takes `{output}` for logits (`scores = \"{word}\"`), and `{operator}` of the model has made probabilities of them"
+            );
+            stage
+                .diags
+                .warning(input.span, what)
+                .help(format!("write `scores = \"none\"` in stage `{name}`"));
+        }
     }
 }
 

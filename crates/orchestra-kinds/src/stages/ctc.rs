@@ -6,10 +6,11 @@ use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Dim, Element};
 use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{
-    At, Connect, Fields, Json, Reported, Runs, Setting, Settings, StageConnected, StageContext, TypedStage,
-    Word, choices, read_text, settings,
+    At, Choice as _, Connect, Fields, Json, Reported, Runs, Setting, Settings, StageConnected, StageContext,
+    TypedStage, Word, choices, read_text, settings,
 };
 
+use super::classify::makes_probabilities;
 use super::shared::largest::largest;
 use crate::elements::{Number as _, too_large, with_number};
 
@@ -91,6 +92,7 @@ impl Connect for Ctc {
         let input = &stage.inputs[0];
         let is_largest = matches!(input.gives.0[place].ty, ColumnType::Largest { .. });
         let tensor = input.gives.0[place].ty.tensor().ok_or(Reported)?.clone();
+        self.doubt_scores(stage, &tensor.name);
         let floats = tensor.dtype.is_float();
         let (steps, classes) = match tensor.row[..] {
             [steps, classes] | [Dim::Fixed(1), steps, classes] if floats => (steps.fixed(), classes.fixed()),
@@ -172,6 +174,25 @@ impl Connect for Ctc {
             about: format!("text of {n} characters, {said}"),
             runs: Runs::map::<Self>(reader, cost),
         })
+    }
+}
+
+impl Ctc {
+    /// Warns where logits would be taken for probabilities, or these for logits.
+    fn doubt_scores(&self, stage: &mut StageContext<'_>, output: &str) {
+        let input = &stage.inputs[0];
+        let Some(operator) = input.made_by.get(output) else { return };
+        let is_linear = ["Add", "Gemm", "MatMul", "Conv"].contains(&&**operator);
+        let (are, right) = match self.scores {
+            Scores::None if is_linear => ("logits", Scores::Softmax),
+            Scores::Softmax if makes_probabilities(operator) => ("probabilities", Scores::None),
+            _ => return,
+        };
+        let (name, right) = (stage.name, right.name());
+        let what = format!(
+            "`{output}`, which stage `{name}` reads, seems to hold {are}: `{operator}` of the model makes it"
+        );
+        stage.diags.warning(input.span, what).help(format!("write `scores = \"{right}\"` in stage `{name}`"));
     }
 }
 
@@ -268,19 +289,19 @@ impl Reader {
                     return Err(too_large(tensor.name, number, n * classes + class));
                 }
             }
+            if self.scores == Scores::Softmax && value.is_infinite() {
+                let error = format!(
+                    "step {n} of `{}` holds an infinity, of which softmax makes no score",
+                    tensor.name
+                );
+                return Err(Refusal::result(error));
+            }
             if class != last && class != self.blank {
                 text.push_str(self.character(class));
                 let probability = match self.scores {
                     Scores::Softmax => 1.0 / sum_of_powers(tensor.dtype, step, value),
                     Scores::None => value,
                 };
-                if probability.is_nan() {
-                    let error = format!(
-                        "step {n} of `{}` holds an infinity, of which softmax makes no score",
-                        tensor.name
-                    );
-                    return Err(Refusal::result(error));
-                }
                 sum += f64::from(probability);
                 kept += 1;
             }
@@ -290,7 +311,7 @@ impl Reader {
     }
 }
 
-/// The sum of exp(x - max): the softmax of the largest is 1 over it. NaN where the largest is infinite.
+/// The sum of exp(x - max): the softmax of the largest is 1 over it. No `max` is infinite.
 fn sum_of_powers(dtype: DType, step: &[u8], max: f32) -> f32 {
     with_number!(dtype, read => step.as_chunks().0.iter().map(|x| (read(x).to_f32() - max).exp()).sum())
 }
@@ -364,6 +385,18 @@ mod tests {
         let error = decode(&reader, 3, &[f32::NAN, 0.2, 0.3]).unwrap_err().error;
         assert!(error.contains("step 0"), "{error}");
         assert_eq!(decode(&reader, 3, &[]).unwrap(), (String::new(), 0.0));
+        // Of the blank alone, too.
+        let inf = f32::INFINITY;
+        for logits in [[-inf; 3], [inf, 0.0, 0.0], [0.0, inf, 0.0]] {
+            let reader = Reader {
+                scores: Scores::Softmax,
+                classes: reader.classes,
+                charset: reader.charset.clone(),
+                ..reader
+            };
+            let error = decode(&reader, 3, &logits).unwrap_err().error;
+            assert!(error.contains("step 0 of `y` holds an infinity"), "{error}");
+        }
     }
 
     #[test]

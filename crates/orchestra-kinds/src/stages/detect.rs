@@ -70,6 +70,6 @@ impl TypedStage for Detect {
     const NAME: &'static str = "detect";
     const ABOUT: &'static str = "Turns what an object detector gives into `detections`, a list of `label`, `class`, `score` and `box` (left, top, right, bottom), best first. Boxes \
          are in pixels of the picture that the item or part was made of, whatever the `image` or `crop` stage in front of the model did to it. It reads all \
-         outputs of an infer stage.";
+         outputs of an infer stage. A class that is no number of one fails the item; boxes without an area, or outside of the picture, are left out and counted.";
     type Work = Detecting;
 }

@@ -3,7 +3,7 @@
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value};
 use orchestra_core::shapes::{Emit, RowWork};
-use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_core::{DType, Dim, Element, TensorSpec};
 use orchestra_plan::{
     Choice as _, Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, choices,
     settings,
@@ -147,6 +147,11 @@ impl RowWork for Pooling {
         let mut shape = Vec::new();
         row[0].with_tensor(|view| {
             read_numbers(view, &mut buffers.values)?;
+            let is_zero = |bytes: &[u8]| Element::read(view.dtype, bytes).to_f64() == 0.0;
+            let all_zeros = || buffers.values.iter().all(|value| *value == 0.0);
+            if view.dtype == DType::F64 && all_zeros() && !view.data.chunks_exact(8).all(is_zero) {
+                return Err(Refusal::result("all numbers of the vector are too small for f32"));
+            }
             shape.extend_from_slice(view.shape);
             Ok(())
         })?;
@@ -301,6 +306,11 @@ mod tests {
             let error = unit(zeros).unwrap_err().error;
             assert!(error.contains("no direction") && error.contains("normalize = false"), "{error}");
         }
+        let data: Vec<u8> = [1e-60_f64, 0.0].iter().flat_map(|v| v.to_ne_bytes()).collect();
+        let tiny = TensorView { name: "y", dtype: DType::F64, shape: &[2], data: &data };
+        let pooling = Pooling { pool: Pool::None, layout: Layout::Rows, normalize: true };
+        let error = apply(&pooling, &[Value::Tensor(tiny)], |_| ()).unwrap_err().error;
+        assert!(error.contains("too small for f32"), "{error}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::host::ProbeRequest;
 use crate::kind::{BatchDraft, Draft, Input};
 use crate::nearest::{list, suggestion};
 use crate::outputs::{Batches, StageOutput, UnreadableOutput};
-use crate::plan::{BatchPlan, ColumnRef, Shape, StagePlan};
+use crate::plan::{BatchPlan, ColumnRef, Origin, Shape, StagePlan};
 use crate::rules::{largest, trim};
 use crate::workflow::{Connected, KnownModel, Link, ModelNode, SlotTensors, StageNode};
 
@@ -118,6 +118,7 @@ impl<'a> Wiring<'a, '_> {
             placed,
             labels: known.labels.clone(),
             metadata: Arc::clone(&known.metadata),
+            made_by: Arc::clone(&known.made_by),
             unreadable,
             slots: Some(SlotTensors { inputs: tensors, outputs, given }),
         })
@@ -280,7 +281,32 @@ impl<'a> Wiring<'a, '_> {
         let Some(model) = node.batch().map(|batch| &batch.model) else { return Err(Reported) };
         let message = format!("the inputs of model `{}` have different batch dimensions", model.value);
         let label = format!("`{}` is {first}, `{}` is {other}", first.name, other.name);
-        self.cx.error(model.span, message).label(label).fail()
+        let help = "the first dimension of each input is the batch; make a constant of an input that is the same for all items, and export the model again";
+        self.cx.error(model.span, message).label(label).help(help).fail()
+    }
+
+    /// How a source gives the type that a model takes.
+    fn typed(&self, link: &Link, give: &TensorSpec, want: &TensorSpec) -> Option<String> {
+        let Origin::Source(source) = link.target else { return None };
+        let source = &self.workflow.sources[source.index()];
+        let has_columns =
+            source.kind.as_ref().is_some_and(|kind| kind.keys().iter().any(|key| key.name == "columns"));
+        let [to, name] = [want.dtype.name(), &*source.name.value];
+        if has_columns {
+            let row = give.row.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let shape = if row.is_empty() { String::new() } else { format!("[{row}]") };
+            return Some(format!(
+                "in source `{name}`, `columns` gives a column its type: {} = \"{to}{shape}\", with all other columns that are wanted",
+                give.name
+            ));
+        }
+        if give.row.is_empty() && matches!(want.dtype, DType::F32 | DType::F64 | DType::F16) {
+            let column = &give.name;
+            return Some(format!(
+                "a select stage makes a float of it: kind = \"select\", from = \"{name}\", columns = {{ {column} = \"{column} * 1.0\" }}"
+            ));
+        }
+        Some(format!("save the arrays as that type: x.astype(\"{}\")", want.dtype.numpy_name()))
     }
 
     /// The tensor as it lies in a slot.
@@ -319,6 +345,7 @@ impl<'a> Wiring<'a, '_> {
             let what = if same_row { "type" } else { "shape" };
             let advice = match stage.map(|stage| &stage.draft) {
                 Some(Some(Draft::Stage(draft))) => draft.advice(giver, want),
+                _ if same_row => self.typed(link, give, want),
                 _ => None,
             };
             let input = &want.name;

@@ -33,6 +33,8 @@ pub struct Input {
     pub labels: Option<At<Vec<String>>>,
     /// What the file of its model says about itself beside inputs and outputs; empty where it runs none.
     pub metadata: Arc<BTreeMap<String, String>>,
+    /// For each output of its model the operator that makes its numbers, where the file tells.
+    pub made_by: Arc<BTreeMap<String, String>>,
 }
 
 impl Input {
@@ -176,7 +178,16 @@ pub(crate) fn whole_row(
     let name = inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>().join("`, `");
     let labels = first.labels.clone().filter(|_| !several);
     let metadata = if several { Arc::default() } else { Arc::clone(&first.metadata) };
-    let whole =
-        Input { name, gives: Schema(columns), column: None, aliases, labels, metadata, ..first.clone() };
+    let made_by = if several { Arc::default() } else { Arc::clone(&first.made_by) };
+    let whole = Input {
+        name,
+        gives: Schema(columns),
+        column: None,
+        aliases,
+        labels,
+        metadata,
+        made_by,
+        ..first.clone()
+    };
     Ok((whole, reads))
 }

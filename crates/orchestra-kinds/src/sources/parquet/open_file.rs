@@ -277,6 +277,17 @@ impl Block {
                     )));
                 }
                 for number in numbers {
+                    // The file says that it is an integer.
+                    if let Element::Int(n) = number
+                        && let Some(other) = rounded(*n, *dtype)
+                    {
+                        let exact = FieldType::Tensor { dtype: DType::I64, shape: shape.clone() };
+                        return Err(wrong(&format!(
+                            "is no {}: {dtype} would make {other} of {n}; write columns = {{ {} = \"{exact}\" }}",
+                            field.ty,
+                            key(&field.name)
+                        )));
+                    }
                     number.append(*dtype, data).map_err(|why| {
                         let help = match why.would_round {
                             true => {
@@ -310,4 +321,12 @@ impl Block {
             }
         }
     }
+}
+
+/// What a float of 32 or 16 bits makes of an integer, where that is another one.
+fn rounded(n: i64, dtype: DType) -> Option<f64> {
+    let mut data = Vec::new();
+    let is_small = matches!(dtype, DType::F32 | DType::F16) && n.unsigned_abs() < 1 << 53;
+    Element::Int(n).append(dtype, &mut data).ok().filter(|()| is_small)?;
+    Some(Element::read(dtype, &data).to_f64()).filter(|made| *made as i64 != n)
 }

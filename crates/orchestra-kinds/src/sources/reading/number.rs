@@ -47,7 +47,7 @@ pub fn append(dtype: DType, text: &str, data: &mut Vec<u8>) -> Result<(), NoNumb
         ("false", _) => Element::Bool(false),
         (_, Some(special)) => Element::Double(special),
         // An integer of 64 bits is exact; zero below zero is none.
-        _ => match whole(dtype, text)?.parse::<i64>().ok().filter(|_| text != "-0") {
+        _ => match whole(dtype, text)?.parse::<i64>().ok().filter(|_| !text.starts_with("-0")) {
             Some(n) => Element::Int(n),
             None => {
                 let number: f64 = text.parse().map_err(|_| format!("{text} is no number"))?;
@@ -55,8 +55,9 @@ pub fn append(dtype: DType, text: &str, data: &mut Vec<u8>) -> Result<(), NoNumb
                     return Err(format!("no type holds {text}").into());
                 }
                 // Digits alone are an integer, which is held as it is or not at all.
+                let text = whole(dtype, text)?;
                 let is_integer = !text.contains(['.', 'e', 'E']);
-                if is_integer && text != "-0" && format!("{number:.0}") != text {
+                if is_integer && number != 0.0 && format!("{number:.0}") != text {
                     return Err(NoNumber { why: format!("{dtype} would round {text}"), would_round: true });
                 }
                 Element::Double(number)
@@ -67,7 +68,7 @@ pub fn append(dtype: DType, text: &str, data: &mut Vec<u8>) -> Result<(), NoNumb
     appended.map_err(|why| NoNumber { why: why.to_string(), would_round: why.would_round })
 }
 
-/// The text without a fraction of zeros, where an integer is asked for.
+/// The text without a fraction of zeros.
 fn whole(dtype: DType, text: &str) -> Result<&str, NoNumber> {
     let is_integer = matches!(dtype, DType::I64 | DType::I32 | DType::I16 | DType::U8);
     match text.split_once('.') {
@@ -79,7 +80,7 @@ fn whole(dtype: DType, text: &str) -> Result<&str, NoNumber> {
         {
             Err(format!("{dtype} cannot hold {text}").into())
         }
-        Some((whole, fraction)) if is_integer && fraction.bytes().all(|digit| digit == b'0') => Ok(whole),
+        Some((whole, fraction)) if fraction.bytes().all(|digit| digit == b'0') => Ok(whole),
         _ => Ok(text),
     }
 }
@@ -140,6 +141,8 @@ mod tests {
         }
         for (text, dtype) in [
             ("9007199254740993", DType::F64),
+            ("9007199254740993.0", DType::F64),
+            ("36893488147419103233.00", DType::F32),
             ("-9007199254740993", DType::F32),
             ("18446744073709551615", DType::F64),
             ("123456789012345678901", DType::F64),

@@ -50,7 +50,8 @@ impl Row {
     ) -> Result<u64, Refusal> {
         let mut read = 0;
         for (at, (field, cell)) in self.fields.iter().zip(&mut self.cells).enumerate() {
-            let taken = take(at, field, cell)?;
+            let taken =
+                take(at, field, cell).map_err(|refusal| with_other_columns(refusal, &self.fields, at))?;
             self.is_missing[at] = taken == Taken::Missing;
             match taken {
                 Taken::Bytes(bytes) => read += bytes,
@@ -60,8 +61,8 @@ impl Row {
                     let help = match ty {
                         FieldType::Text | FieldType::Tensor { .. } => {
                             format!(
-                                "; write columns = {{ {} = \"{ty}?\" }} to have rows without it",
-                                key(name)
+                                "; write {} to have rows without it",
+                                columns(&self.fields, at, &ty.to_string(), "?")
                             )
                         }
                         _ => String::new(),
@@ -206,6 +207,34 @@ fn wrong(field: &Field, found: String) -> Refusal {
         kind: FailureKind::Decode,
         error: format!("`{}` {found}, and {expected} is expected", field.name),
     }
+}
+
+/// `columns` with all columns, since it leaves out what it does not name: the one at `place` with this type.
+fn columns(fields: &[Field], place: usize, ty: &str, optional: &str) -> String {
+    /// So many can be read in a message.
+    const MOST: usize = 20;
+    let of = |(at, field): (usize, &Field)| match (at == place, field.optional) {
+        (true, _) => format!("{} = \"{ty}{optional}\"", key(&field.name)),
+        (false, true) => format!("{} = \"{}?\"", key(&field.name), field.ty),
+        (false, false) => format!("{} = \"{}\"", key(&field.name), field.ty),
+    };
+    if fields.len() > MOST {
+        return format!(
+            "columns = {{ {}, .. }}, with all other columns and their types,",
+            of((place, &fields[place]))
+        );
+    }
+    format!("columns = {{ {} }}", fields.iter().enumerate().map(of).collect::<Vec<_>>().join(", "))
+}
+
+/// A help that gives the column at `place` another type, with the other columns.
+fn with_other_columns(refusal: Refusal, fields: &[Field], place: usize) -> Refusal {
+    let own = format!("columns = {{ {} = \"", key(&fields[place].name));
+    let parts =
+        refusal.error.split_once(&own).and_then(|(before, rest)| Some((before, rest.split_once("\" }")?)));
+    let Some((before, (ty, after))) = parts else { return refusal };
+    let optional = if fields[place].optional && ty != "json" { "?" } else { "" };
+    Refusal { error: format!("{before}{}{after}", columns(fields, place, ty, optional)), ..refusal }
 }
 
 /// `kept_as` is the type of a column that keeps any number.

@@ -66,7 +66,7 @@ pub fn labelled(
     }
     for ((corners, score), label) in corners.zip(&scores.values).zip(&labels.values) {
         if *score >= threshold {
-            found.push(Found::upright(class_of(*label), *score, scaled(corners, scale)));
+            found.push(Found::upright(class_of(labels, *label)?, *score, scaled(corners, scale)));
         }
     }
     Ok(())
@@ -135,7 +135,7 @@ pub fn tensorflow(
     for ((corners, score), class) in corners.zip(&scores.values).zip(&classes.values).take(counted) {
         if *score >= threshold {
             let turned = [corners[1], corners[0], corners[3], corners[2]];
-            found.push(Found::upright(class_of(*class), *score, scaled(&turned, scale)));
+            found.push(Found::upright(class_of(classes, *class)?, *score, scaled(&turned, scale)));
         }
     }
     Ok(())

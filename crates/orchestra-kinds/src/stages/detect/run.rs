@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, Value};
 use orchestra_core::shapes::{Emit, RowWork};
-use orchestra_core::{DType, Placement, compare_numbers};
+use orchestra_core::{DType, LeftOut, Placement, compare_numbers};
 
 use super::dbnet::{Dbnet, Regions};
 use super::decode::Decoding;
@@ -57,7 +57,7 @@ impl RowWork for Detecting {
                 found.clear();
                 let row = placed.map_or([0; 2], |placed| placed.row);
                 boxes.found(tensors, row, found)?;
-                self.boxes(found, placed.as_ref())?
+                self.boxes(found, placed.as_ref(), emit)?
             }
             Decoding::Texts(settings) => {
                 let [map] = &tensors[..] else {
@@ -71,8 +71,14 @@ impl RowWork for Detecting {
 }
 
 impl Detecting {
-    fn boxes(&self, found: &[Found], placed: Option<&Placement>) -> Result<Vec<OwnedRow>, Refusal> {
+    fn boxes(
+        &self,
+        found: &[Found],
+        placed: Option<&Placement>,
+        emit: &mut dyn Emit,
+    ) -> Result<Vec<OwnedRow>, Refusal> {
         let mut rows = Vec::with_capacity(found.len());
+        let (mut n_outside, mut n_without_area) = (0, 0);
         for (n, found) in found.iter().enumerate() {
             let [a, b, c, d] = found.corners;
             let place = |point| placed.map_or(point, |placed| placed.point(point));
@@ -82,7 +88,12 @@ impl Detecting {
                 let error = format!("box {n} is ({a}, {b}, {c}, {d}), which is no place in a picture");
                 return Err(Refusal::result(error));
             }
-            if found.rectangle.is_some_and(|rectangle| !rectangle.has_area()) {
+            let has_area = match found.rectangle {
+                Some(rectangle) => rectangle.has_area(),
+                None => c > a && d > b,
+            };
+            if !has_area {
+                n_without_area += 1;
                 continue;
             }
             let corners = match (placed, &polygon) {
@@ -92,6 +103,7 @@ impl Detecting {
             };
             // What lies outside of the picture shows nothing of it.
             if corners[2] <= corners[0] || corners[3] <= corners[1] {
+                n_outside += 1;
                 continue;
             }
             let label = self.labels.get(found.class as usize);
@@ -99,6 +111,11 @@ impl Detecting {
             let mut row = row(label, found.class, found.score, corners);
             row.extend(polygon.as_ref().map(owned_polygon));
             rows.push(row);
+        }
+        for (what, n) in [(LeftOut::BoxesOutside, n_outside), (LeftOut::BoxesWithoutArea, n_without_area)] {
+            if n > 0 {
+                emit.left_out(what, n);
+            }
         }
         Ok(rows)
     }

@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, TensorView, Value};
-use orchestra_core::{DType, Placement};
+use orchestra_core::shapes::{Emit, RowWork as _};
+use orchestra_core::{DType, LeftOut, Placement};
 use orchestra_plan::Choice as _;
 use serde_json::{Value as Json, json};
 
@@ -15,7 +16,7 @@ use super::dbnet::Dbnet;
 use super::decode::{Boxes, Decoding};
 use super::layout::{Layout, Tensor};
 use super::lists::Logits;
-use super::run::Detecting;
+use super::run::{Buffers, Detecting};
 
 /// Numbers that look random, the same ones always.
 struct Random(u64);
@@ -307,4 +308,53 @@ fn outputs_of_another_shape_than_the_plan_says_fail_the_item_by_name() {
             .collect();
         drop(run(Decoding::Boxes(settings), &rubbish));
     }
+}
+
+/// What was left out.
+#[derive(Default)]
+struct Told(Vec<(LeftOut, u64)>);
+
+impl Emit for Told {
+    fn parts(&mut self, _: usize) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
+        assert!(matches!(row, [Value::List(rows)] if rows.len() == 1));
+        Ok(())
+    }
+
+    fn left_out(&mut self, what: LeftOut, n: u64) {
+        self.0.push((what, n));
+    }
+}
+
+#[test]
+fn a_class_that_is_none_fails_the_item_and_boxes_that_show_nothing_are_counted() {
+    let end_to_end = |rows: &[[f32; 6]]| {
+        let of = tensor("output", &[rows.len(), 6], rows.concat());
+        let work = Detecting {
+            decode: Decoding::Boxes(settings(Layout::YoloEnd2end)),
+            is_placed: true,
+            labels: Vec::new(),
+        };
+        let data: Vec<u8> = of.values.iter().flat_map(|v| v.to_ne_bytes()).collect();
+        let placed = placed().bytes();
+        let view = TensorView { name: "output", dtype: DType::F32, shape: &of.shape, data: &data };
+        let mut told = Told::default();
+        let buffers = &mut Buffers::default();
+        work.apply(buffers, &[Value::Tensor(view), Placement::value(&placed)], &mut told).map(|()| told.0)
+    };
+    let ok = [30.0, 30.0, 50.0, 50.0, 0.9, 2.0];
+    for class in [-1.0, 1.5, f32::INFINITY, 1e30] {
+        let refused = end_to_end(&[ok, [30.0, 30.0, 40.0, 40.0, 0.7, class]]).unwrap_err();
+        assert!(refused.error.contains("`output` gives a box the class"), "{}", refused.error);
+        // Padding.
+        assert!(end_to_end(&[ok, [-1.0, -1.0, -1.0, -1.0, -1.0, class]]).unwrap().is_empty());
+    }
+    let turned_round = [50.0, 50.0, 30.0, 60.0, 0.9, 0.0];
+    let flat = [30.0, 30.0, 30.0, 50.0, 0.9, 0.0];
+    let outside = [-90.0, 30.0, -80.0, 50.0, 0.9, 0.0];
+    let left_out = end_to_end(&[turned_round, ok, flat, outside]).unwrap();
+    assert_eq!(left_out, [(LeftOut::BoxesOutside, 1), (LeftOut::BoxesWithoutArea, 2)]);
 }

@@ -74,7 +74,7 @@ pub fn end_to_end(tensor: &Tensor, threshold: f32, found: &mut Vec<Found>) -> Re
     for numbers in tensor.rows(6)? {
         if numbers[4] >= threshold {
             let corners = [0, 1, 2, 3].map(|at| f64::from(numbers[at]));
-            found.push(Found::upright(class_of(numbers[5]), numbers[4], corners));
+            found.push(Found::upright(class_of(tensor, numbers[5])?, numbers[4], corners));
         }
     }
     Ok(())
@@ -85,7 +85,7 @@ pub fn end_to_end_turned(tensor: &Tensor, threshold: f32, found: &mut Vec<Found>
     for numbers in tensor.rows(7)? {
         if numbers[4] >= threshold {
             let rectangle = rectangle([0, 1, 2, 3, 6].map(|at| numbers[at]));
-            found.push(Found::turned(class_of(numbers[5]), numbers[4], rectangle));
+            found.push(Found::turned(class_of(tensor, numbers[5])?, numbers[4], rectangle));
         }
     }
     Ok(())
@@ -146,7 +146,14 @@ fn push(
     Ok(())
 }
 
-/// A class that a model gives as a float. What is below 0 is 0.
-pub fn class_of(number: f32) -> u32 {
-    number.round() as u32
+/// A class that a model gives as a float.
+pub fn class_of(tensor: &Tensor, number: f32) -> Result<u32, Refusal> {
+    // What is no number is cast to 0.
+    let class = number as u32;
+    match class as f32 == number {
+        true => Ok(class),
+        false => {
+            Err(Refusal::result(format!("`{}` gives a box the class {number}, which is none", tensor.name)))
+        }
+    }
 }
