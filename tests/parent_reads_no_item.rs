@@ -157,7 +157,7 @@ fn of_kind(kind: &str) -> Option<Vec<(&'static str, &'static str, &'static str)>
         "tensors" => {
             vec![("paths = [\"all.npy\"]", "all.npy", sum), ("paths = [\"all.npz\"]", "all.npz", sum)]
         }
-        "random" | "range" => return None,
+        "random" | "range" | "request" => return None,
         kind => panic!("say here what the parent must not read of a source of kind `{kind}`"),
     })
 }
