@@ -46,9 +46,10 @@ pub(crate) fn find_files(sinks: &mut [SinkNode], cx: &mut Cx<'_>) {
         }
         sink.file = find_file(sink, cx).ok();
     }
-    for (later, sink) in sinks.iter().enumerate() {
+    let in_files: Vec<&SinkNode> = sinks.iter().filter(|sink| !sink.replies()).collect();
+    for (later, sink) in in_files.iter().enumerate() {
         let (Some(path), Some(written)) = (&sink.file, &sink.path) else { continue };
-        for before in sinks[..later].iter().filter(|before| !before.replies()) {
+        for before in &in_files[..later] {
             let Some(other) = &before.file else { continue };
             let both = format!("sinks `{}` and `{}`", before.name.value, sink.name.value);
             // A sink whose records are files has the whole folder.
