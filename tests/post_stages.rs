@@ -347,7 +347,10 @@ fn crops_drawings_and_masks_are_picture_files_with_the_pixels_of_the_picture() {
             FILES.replace("size = [8, 8]\ndtype = \"u8\"\n[stages.map]", &format!("{planes}\n[stages.map]"));
         fs::write(place.workflow(), text).unwrap();
         let check = place.start_command(&["check", place.workflow().to_str().unwrap()]).wait();
-        check.must_exit(78).must_say(&["sink `planes` cannot write `pixels` of stage `planes`"]).must_say(says);
+        check
+            .must_exit(78)
+            .must_say(&["sink `planes` cannot write `pixels` of stage `planes`"])
+            .must_say(says);
     };
     refused("size = [8, 3]\ndtype = \"u8\"", &["u8[batch, 3, 8, 3]", "can both be the channels"]);
     refused("size = [8, 8]", &["f32[batch, 3, 8, 8]", "with dtype = \"u8\""]);
