@@ -92,10 +92,6 @@ async fn a_run_whose_device_manager_falls_over_ends_with_70_once_its_pipelines_h
     let folder = TempDir::new().unwrap();
     let run = start(Only::Pipelines, folder.path()).await;
     let pipeline = below_root::<PipelineMsg>(&run);
-    // It hears of its end behind all of these.
-    for _ in 0..300_000 {
-        pipeline.send_message(PipelineMsg::Stop).unwrap();
-    }
     // There is no such place.
     below_root::<DeviceMsg>(&run).send_message(DeviceMsg::StartWorker { post: 999, place: 0 }).unwrap();
     let outcome = end_of(run).await;
