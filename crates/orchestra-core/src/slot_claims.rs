@@ -58,7 +58,7 @@ pub enum NoneFree {
     GiveUp,
 }
 
-/// How many items writers are through with. Whoever reads that they are through with all finds each row that they have claimed.
+/// Counts the items whose rows are claimed. A reader that sees all items counted sees each of these claims.
 #[derive(Debug, Default)]
 pub struct ItemsThrough(AtomicU64);
 

@@ -4,7 +4,7 @@ use crate::cx::Cx;
 use crate::plan::{FoldPlan, Shape};
 use crate::workflow::{SinkNode, SourceNode, StageNode, Workflow};
 
-/// Reports what a run would need of a file whose items are requests, and replies that nobody asks for.
+/// Reports tables that only a run can have in a file whose items are requests, and reply sinks in a file without requests.
 pub(crate) fn check(workflow: &Workflow, cx: &mut Cx<'_>) {
     let used = &workflow.sources[..workflow.n_sources];
     let is_asked = |source: &&SourceNode| source.plan.as_ref().is_some_and(|plan| plan.request.is_some());
@@ -12,7 +12,7 @@ pub(crate) fn check(workflow: &Workflow, cx: &mut Cx<'_>) {
         // A source without a plan has an error, and may be the one.
         let all_known = used.iter().all(|source| source.plan.is_some());
         for sink in workflow.sinks.iter().filter(|sink| all_known && sink.replies()) {
-            cx.error(sink.name.span, format!("sink `{}` replies, and nobody asks", sink.name.value))
+            cx.error(sink.name.span, format!("sink `{}` answers requests, and there are none", sink.name.value))
                 .label("no source takes requests")
                 .help("read from a source of `kind = \"request\"`, or let the sink write a file, `kind = \"jsonl\"`");
         }

@@ -365,7 +365,7 @@ fn packing(
     is_luma: bool,
 ) -> Result<Packing, MediaError> {
     let compression = page.number(COMPRESSION).unwrap_or(1);
-    // Nobody applies it with any other.
+    // As libtiff: a predictor beside another compression has no effect.
     let predictor = match compression {
         5 | 8 | 32946 => page.number(PREDICTOR).unwrap_or(1),
         _ => 1,

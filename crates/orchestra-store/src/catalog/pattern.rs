@@ -122,7 +122,7 @@ impl Entry {
     }
 
     /// Gives what lies in `folder`, which is the root or below it, in no particular order, until `visit` says no. Left out is what
-    /// vanishes meanwhile; what a glob does not match is not passed over, since nobody named it.
+    /// vanishes meanwhile; what a glob does not match is not counted as passed over.
     pub fn children(
         &self,
         folder: &Path,

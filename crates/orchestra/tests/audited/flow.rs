@@ -205,7 +205,7 @@ async fn victims_die(victim: Victim) {
     until("all slots are free", || flow.remains().slots_in_use() == 0).await;
     let meter = flow.meter();
     assert_eq!((meter.stats().in_flight(), flow.remains().slots_lost()), (0, 0));
-    assert_eq!(meter.stats().failed.get(), 0, "a kill from outside is nobody's fault");
+    assert_eq!(meter.stats().failed.get(), 0, "a kill from outside fails no item");
     // As many as at first may ask again.
     let again = (0..MOST).map(|n| {
         let index = n % pictures.len();
