@@ -99,12 +99,12 @@ impl<'a> LoaderItems<'a> {
         if self.process.is_none() {
             let load = self.setup.load();
             self.n_places = load.readable.len();
-            let process = LoaderProcess::start(self.setup, &load, self.inbox)?;
+            // One that dies before it is ready is replaced like any other.
             self.n_started += 1;
             if self.n_started > 1 {
                 self.setup.stats.loader_restarts.add(1);
             }
-            self.process = Some(process);
+            self.process = Some(LoaderProcess::start(self.setup, &load, self.inbox)?);
         }
         Ok(())
     }
