@@ -225,9 +225,9 @@ class _Worker:
         spent[1] += ran - began
         spent[2] += time.perf_counter_ns() - ran
         return dynamic
-    def compare(self, slot, output_slot, first, rows, took, dynamic):  # Rows alone, of the first batch and for a 64th of the time of others.
+    def compare(self, slot, output_slot, first, rows, took, dynamic):  # Rows alone, of the first batch and for a 128th of the time of others.
         self.ran += took
-        if rows < 2 or self.is_unsteady or self.spent > 0.1 + self.ran / 64:
+        if rows < 2 or self.is_unsteady or self.spent > 0.025 + self.ran / 128:
             return
         began, dynamic = time.perf_counter(), iter([np.array(array) for array in dynamic])  # The next call may write over what it has given.
         batch = [self.rows(1, output_slot, place[0], first, rows) if place else next(dynamic) for place in self.places]

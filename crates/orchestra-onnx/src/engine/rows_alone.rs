@@ -18,10 +18,10 @@ use super::rows_graph;
 use crate::spec::OnnxSpec;
 
 /// So much time goes into this at first: small runs are compared whole, and of every run the first batch is, before anything of it is written.
-const AT_FIRST: Duration = Duration::from_millis(100);
+const AT_FIRST: Duration = Duration::from_millis(25);
 
 /// And this part of the time of batches after it, so that a long run is looked at to its end.
-const PART: u32 = 64;
+const PART: u32 = 128;
 
 /// And this part, where items have infinities that came from elsewhere. Masks have them, too.
 const PART_FOR_INFINITIES: u32 = 8;
@@ -74,7 +74,7 @@ impl RowsAlone {
         }
     }
 
-    /// Runs rows of the batch alone, if it is its turn: one at least, and no longer than the batch itself took, or in its turn a small part of
+    /// Runs rows of the batch alone, if it is its turn: one at least, and no longer than the batch itself took, or in its turn half of
     /// [`AT_FIRST`]: its deadline goes on.
     ///
     /// # Errors
@@ -165,7 +165,7 @@ impl RowsAlone {
             Ok(in_batch.into_iter().zip(alone).map(|(in_batch, alone)| Pair { in_batch, alone }).collect())
         };
         let n_outputs = model.outputs.len();
-        let within = if self.is_in_turn() { ran.took.max(AT_FIRST / 8) } else { ran.took };
+        let within = if self.is_in_turn() { ran.took.max(AT_FIRST / 2) } else { ran.took };
         let (compared, pairs) = match pairs(rows, at_least, n_outputs, within, of_row) {
             Ok(pairs) => pairs,
             Err(error) if [RunErrorKind::Mixed, RunErrorKind::Device].contains(&error.kind) => {
