@@ -242,7 +242,7 @@ pub trait WriteTensor {
     /// # Errors
     /// The value cannot be made; `row` holds nothing of use then.
     fn write(&self, row: &mut [u8]) -> Result<(), Refusal>;
-    /// Writes every byte of the smaller form, where there is one ([`Map::packing`](crate::shapes::Map::packing)).
+    /// Writes every byte of the smaller form, where there is one (`Map::packing`).
     ///
     /// # Errors
     /// As `write`, or there is no smaller form.

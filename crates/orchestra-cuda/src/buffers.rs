@@ -2,9 +2,9 @@
 
 use orchestra_core::batch_layout::{BatchLayout, TensorSpan};
 use orchestra_worker::arena::{RangeError, WorkerArena};
+use orchestra_worker::engine::RunError;
 use orchestra_worker::frames::Run;
 use orchestra_worker::page_lock;
-use orchestra_worker::serve::RunError;
 
 use crate::errors::{self, CudaError};
 use crate::ffi::driver::{DevicePointer, Driver};

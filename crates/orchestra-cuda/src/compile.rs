@@ -5,7 +5,7 @@ use std::path::Path;
 
 use orchestra_core::kernel::Compiler;
 use orchestra_core::{Kernel, TensorSpec};
-use orchestra_worker::serve::LoadError;
+use orchestra_worker::load_error::LoadError;
 
 use crate::arguments::{check, definitions};
 use crate::ffi::nvrtc::{Compiled, Nvrtc, Source};

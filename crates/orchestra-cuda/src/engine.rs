@@ -6,8 +6,9 @@ use std::time::Instant;
 use orchestra_core::{DeviceKind, Kernel, TensorSpec};
 use orchestra_worker::Sandbox;
 use orchestra_worker::arena::WorkerArena;
+use orchestra_worker::engine::{Answer, Engine, Loaded, RunError, Stream, nanos};
 use orchestra_worker::frames::{Load, Run, RunTiming};
-use orchestra_worker::serve::{Answer, Engine, LoadError, Loaded, RunError, Stream, nanos};
+use orchestra_worker::load_error::LoadError;
 
 use crate::arguments::values;
 use crate::buffers::{Buffers, page_lock};

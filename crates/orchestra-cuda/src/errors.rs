@@ -1,7 +1,8 @@
 //! What the error codes of the driver mean. It calls nothing.
 
+use orchestra_worker::engine::RunError;
 use orchestra_worker::frames::RunErrorKind;
-use orchestra_worker::serve::{LoadError, RunError};
+use orchestra_worker::load_error::LoadError;
 
 /// An error of the driver, by its number in `cuda.h` and in its own words.
 #[derive(Debug, Clone, PartialEq, Eq)]

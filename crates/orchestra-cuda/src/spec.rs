@@ -6,7 +6,8 @@ use bincode::{Decode, Encode, config};
 use orchestra_core::kernel::Compiler;
 use orchestra_core::{Kernel, SandboxRules};
 use orchestra_worker::Sandbox;
-use orchestra_worker::serve::{LoadError, decode_spec};
+use orchestra_worker::engine::decode_spec;
+use orchestra_worker::load_error::LoadError;
 
 /// What a worker process is started with, so that it is one of this engine.
 pub const ENVIRONMENT: [(&str, &str); 1] = [("ORCHESTRA_ENGINE", "kernel")];

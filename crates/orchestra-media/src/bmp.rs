@@ -1,22 +1,17 @@
 //! Reads the headers of a BMP, for what its decoder does not say. It decodes no pixels.
 
-use crate::containers::Told;
-use crate::error::MediaError;
-use crate::format::Format;
-use crate::picture::check_size;
-
 /// What the headers of a BMP say. That of OS/2 1 has sides of 16 bits and is not packed.
 pub(crate) struct BmpHeader<'a> {
     bytes: &'a [u8],
     size: u32,
-    width: u32,
-    height: u32,
+    pub(crate) width: u32,
+    pub(crate) height: u32,
     bits: u16,
     compression: u32,
 }
 
 impl BmpHeader<'_> {
-    const MAGICK: &'static str = "magick IN.bmp OUT.png";
+    pub(crate) const MAGICK: &'static str = "magick IN.bmp OUT.png";
 
     /// `None`: it is cut.
     pub(crate) fn of(bytes: &[u8]) -> Option<BmpHeader<'_>> {
@@ -44,7 +39,7 @@ impl BmpHeader<'_> {
     }
 
     /// The byte behind the pixels.
-    fn end(&self) -> Option<usize> {
+    pub(crate) fn end(&self) -> Option<usize> {
         let length = match self.compression {
             0 | 3 => {
                 let line = (u64::from(self.width) * u64::from(self.bits)).div_ceil(32) * 4;
@@ -56,7 +51,7 @@ impl BmpHeader<'_> {
     }
 
     /// What its decoder does not read.
-    fn what_is_not_read(&self) -> Option<String> {
+    pub(crate) fn what_is_not_read(&self) -> Option<String> {
         let name = match (self.compression, self.bits) {
             _ if !matches!(self.size, 12 | 40 | 52 | 56 | 108 | 124) => {
                 let words = "expected one of Windows or of OS/2 1, with 12, 40, 52, 56, 108 or 124";
@@ -89,16 +84,4 @@ impl BmpHeader<'_> {
         let found = format!("its colour masks are {red:#x}, {green:#x}, {blue:#x} and {alpha:#x} for alpha");
         (!is_right).then(|| format!("{found}, expected a run of bits for each colour"))
     }
-}
-
-/// Refuses what its decoder does not read or what is larger than the limits, of which that decoder has its own, and returns what the header tells.
-pub(crate) fn walk_bmp(bytes: &[u8], max_pixels: u64) -> Result<Told, MediaError> {
-    let format = Format::Bmp;
-    let cut = MediaError::Truncated { format, what: "it ends inside its header" };
-    let header = BmpHeader::of(bytes).ok_or(cut)?;
-    if let Some(what) = header.what_is_not_read() {
-        return Err(MediaError::Unsupported { format, what, convert: BmpHeader::MAGICK });
-    }
-    check_size(format, header.width, header.height, max_pixels)?;
-    Ok(Told::one_that_ends(header.end()))
 }

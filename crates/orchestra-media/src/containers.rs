@@ -7,11 +7,11 @@ use std::io::Read as _;
 use flate2::read::ZlibDecoder;
 use memchr::memchr;
 
-use crate::bmp::{BmpHeader, walk_bmp};
+use crate::bmp::BmpHeader;
 use crate::directory::Directories;
 use crate::error::MediaError;
 use crate::format::Format;
-use crate::jpeg;
+use crate::jpeg_markers;
 use crate::orientation::Orientation;
 use crate::picture::check_size;
 
@@ -47,15 +47,15 @@ pub(crate) fn n_behind(bytes: &[u8], end: Option<usize>) -> u32 {
         let rest = &rest[n_zeros..];
         end = end.map(|end| end + n_zeros);
         let told = match Format::of(rest) {
-            Ok(Format::Jpeg) => {
-                let end = jpeg::end_of(rest);
-                let is_picture = !jpeg::is_gain_map(&rest[..end.unwrap_or(rest.len())]);
+            Some(Format::Jpeg) => {
+                let end = jpeg_markers::end_of(rest);
+                let is_picture = !jpeg_markers::is_gain_map(&rest[..end.unwrap_or(rest.len())]);
                 Ok(Told { n_frames: is_picture.into(), end, ..Told::ONE_UPRIGHT })
             }
-            Ok(Format::Png) => walk_png(rest),
-            Ok(Format::WebP) => walk_webp(rest, u64::MAX),
-            Ok(Format::Gif) => Ok(walk_gif(rest)),
-            Ok(Format::Tiff) => {
+            Some(Format::Png) => walk_png(rest),
+            Some(Format::WebP) => walk_webp(rest, u64::MAX),
+            Some(Format::Gif) => Ok(walk_gif(rest)),
+            Some(Format::Tiff) => {
                 let directories = Directories::of(rest);
                 let n_pages = directories.and_then(|all| all.pages().ok()).map_or(1, |pages| pages.len());
                 let end = directories.and_then(Directories::end);
@@ -63,10 +63,10 @@ pub(crate) fn n_behind(bytes: &[u8], end: Option<usize>) -> u32 {
                 Ok(Told { n_frames, end, ..Told::ONE_UPRIGHT })
             }
             // Two bytes alone are no sign of one.
-            Ok(Format::Bmp) if BmpHeader::of(rest).is_some_and(|header| header.has_known_size()) => {
+            Some(Format::Bmp) if BmpHeader::of(rest).is_some_and(|header| header.has_known_size()) => {
                 walk_bmp(rest, u64::MAX)
             }
-            Ok(Format::Bmp) | Err(_) => return n,
+            Some(Format::Bmp) | None => return n,
         };
         // One that is cut is there.
         let told = told.unwrap_or(Told::ONE_UPRIGHT);
@@ -74,6 +74,18 @@ pub(crate) fn n_behind(bytes: &[u8], end: Option<usize>) -> u32 {
         end = told.end.and_then(|length| end?.checked_add(length));
     }
     n
+}
+
+/// Refuses what its decoder does not read or what is larger than the limits, of which that decoder has its own, and returns what the header tells.
+pub(crate) fn walk_bmp(bytes: &[u8], max_pixels: u64) -> Result<Told, MediaError> {
+    let format = Format::Bmp;
+    let cut = MediaError::Truncated { format, what: "it ends inside its header" };
+    let header = BmpHeader::of(bytes).ok_or(cut)?;
+    if let Some(what) = header.what_is_not_read() {
+        return Err(MediaError::Unsupported { format, what, convert: BmpHeader::MAGICK });
+    }
+    check_size(format, header.width, header.height, max_pixels)?;
+    Ok(Told::one_that_ends(header.end()))
 }
 
 /// Checks that a PNG has its end and returns what it tells. EXIF may stand before or behind the pixels. The frames of an animation are those that it has,

@@ -8,6 +8,9 @@ use thiserror::Error;
 
 use crate::format::Format;
 
+/// Bytes quoted when a signature is not known.
+const QUOTED_BYTES: usize = 12;
+
 /// Why an image did not become a row. The text is a lowercase fragment to be put behind the item's name. Sizes are in pixels, as the header
 /// claims them, before orientation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -60,6 +63,15 @@ pub enum MediaError {
 }
 
 impl MediaError {
+    /// No format begins like these bytes.
+    pub(crate) fn no_picture(bytes: &[u8]) -> MediaError {
+        if bytes.is_empty() {
+            return MediaError::Empty;
+        }
+        let start = &bytes[..bytes.len().min(QUOTED_BYTES)];
+        MediaError::UnknownFormat { start: start.escape_ascii().to_string() }
+    }
+
     /// What the failure of this item is called in `failures.jsonl`: `TooLarge` for every size limit, `OutOfMemory` where there was none, else `Decode`.
     pub fn kind(&self) -> FailureKind {
         match self {
@@ -126,5 +138,22 @@ impl MediaError {
             what: "its decoder stopped at something that it does not expect".to_owned(),
             convert: "magick IN OUT.png",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_file_is_quoted_by_its_start() {
+        let text = MediaError::no_picture(b"hello world, this is no picture").to_string();
+        assert_eq!(
+            text,
+            "starts with `hello world,`, expected a JPEG, PNG, WebP, BMP, TIFF or GIF file; convert it first"
+        );
+        let text = MediaError::no_picture(&[0, 1, 0x80]).to_string();
+        assert!(text.starts_with(r"starts with `\x00\x01\x80`"), "{text}");
+        assert!(MediaError::no_picture(&[]).to_string().contains("empty"));
     }
 }

@@ -1,24 +1,20 @@
 //! Decodes JPEG, also within TIFF, with libjpeg-turbo-rs, whose pixels are those of libjpeg-turbo, into a reused buffer. It accepts no damaged file: what is missing is
 //! never filled with gray.
 
-use std::iter;
-
 use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, Decoder, JpegError, PixelFormat, ScalingFactor};
-use memchr::{memchr, memmem};
 
 use crate::containers::n_behind;
 use crate::directory::Directories;
 use crate::error::MediaError;
 use crate::format::Format;
+use crate::jpeg_markers::{END, is_gain_map, markers};
 use crate::orientation::Orientation;
-use crate::picture::{PictureInfo, PictureSize, PixelKind, check_size, most_memory, room_for};
-use crate::reduction::Reduction;
+use crate::picture::{PictureInfo, PictureSize, PixelKind, Reduction, check_size, most_memory, room_for};
 
 const FORMAT: Format = Format::Jpeg;
 
 // Markers.
 const FRAME_OF_PROGRESSIVE: u8 = 0xc2;
-const END: u8 = 0xd9;
 const SCAN: u8 = 0xda;
 const APP1: u8 = 0xe1;
 const APP2: u8 = 0xe2;
@@ -91,14 +87,6 @@ fn mpo_index(bytes: &[u8]) -> Option<(usize, &[u8])> {
 fn head_segment<'a>(bytes: &'a [u8], marker: u8, name: &[u8]) -> Option<&'a [u8]> {
     let mut head = markers(bytes).take_while(|(marker, ..)| !matches!(*marker, SCAN | END));
     head.find_map(|(found, payload, _)| payload.strip_prefix(name).filter(|_| found == marker))
-}
-
-/// Whether a picture says in its head that it is the gain map of another: by Adobe's names, Apple's or the ISO's.
-pub(crate) fn is_gain_map(picture: &[u8]) -> bool {
-    const HEAD: usize = 64 << 10;
-    let head = &picture[..picture.len().min(HEAD)];
-    let names: [&[u8]; 3] = [b"hdrgm:", b"hdrgainmap", b"urn:iso:std:iso:ts:21496"];
-    names.iter().any(|name| memmem::find(head, name).is_some())
 }
 
 /// What the samples of a strip or tile of a TIFF become.
@@ -237,38 +225,6 @@ fn check_coding(decoder: &Decoder<'_>) -> Result<(), MediaError> {
 
 fn unsupported(what: &str, convert: &'static str) -> MediaError {
     MediaError::Unsupported { format: FORMAT, what: what.to_owned(), convert }
-}
-
-/// The end of the marker that closes the picture. The decoder can do without it once it has all pixels, but a file that lacks it was cut.
-/// Cameras write more pictures or padding behind it.
-pub(crate) fn end_of(bytes: &[u8]) -> Option<usize> {
-    markers(bytes).find(|(marker, ..)| *marker == END).map(|(.., end)| end)
-}
-
-/// The markers of a file behind its first, each with its payload and the byte behind it. Those without a payload are left out, but for the end.
-fn markers(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8], usize)> {
-    let mut at = 2;
-    iter::from_fn(move || {
-        loop {
-            at += memchr(0xff, bytes.get(at..)?)?;
-            match *bytes.get(at + 1)? {
-                END => {
-                    at += 2;
-                    return Some((END, &[][..], at));
-                }
-                0xff => at += 1,
-                // A stuffed byte, or a marker without a payload.
-                0x00 | 0x01 | 0xd0..=0xd8 => at += 2,
-                // The payload of a segment may hold anything.
-                marker => {
-                    let length = bytes.get(at + 2..)?.first_chunk().copied()?;
-                    let begin = at + 4;
-                    at += 2 + usize::from(u16::from_be_bytes(length));
-                    return Some((marker, bytes.get(begin..at).unwrap_or_default(), at));
-                }
-            }
-        }
-    })
 }
 
 /// The decoder's error as one of ours.

@@ -47,6 +47,7 @@ mod flatten;
 mod format;
 mod geometry;
 mod jpeg;
+mod jpeg_markers;
 mod kernels;
 mod lowering;
 mod orientation;
@@ -59,6 +60,7 @@ mod reduction;
 mod resample;
 mod row_spec;
 mod row_writer;
+mod samples;
 mod tiff;
 mod warp;
 

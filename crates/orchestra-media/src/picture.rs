@@ -3,7 +3,6 @@
 use crate::error::MediaError;
 use crate::format::Format;
 use crate::orientation::Orientation;
-use crate::reduction::Reduction;
 
 /// Longest side, in pixels, that is accepted. It bounds the resampling tables: a picture of one pixel by a hundred million
 /// would pass any pixel limit and still ask for gigabytes of filter weights.
@@ -17,6 +16,23 @@ const SPARE_BYTES: u64 = 64 << 20;
 pub struct PictureSize {
     pub width: u32,
     pub height: u32,
+}
+
+/// Each side is divided by this while decoding, rounded up: 1, 2, 4 or 8. A JPEG decoder does it by leaving out frequencies; other factors
+/// exist, but have no fast code and take longer than decoding in full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Reduction(pub(crate) u32);
+
+impl Reduction {
+    pub(crate) const NONE: Reduction = Reduction(1);
+
+    pub(crate) fn factor(self) -> u32 {
+        self.0
+    }
+
+    pub(crate) fn side(self, full: u32) -> u32 {
+        full.div_ceil(self.0)
+    }
 }
 
 /// What the bytes of a pixel mean.

@@ -10,7 +10,7 @@ use crate::error::MediaError;
 use crate::format::Format;
 use crate::lowering::Lowered;
 use crate::picture::{PictureInfo, PixelKind, check_size, most_memory, room_for};
-use crate::raster::{drop_opaque_alpha, gray_to_colour, narrow};
+use crate::samples::{drop_opaque_alpha, gray_to_colour, narrow};
 
 const FORMAT: Format = Format::Png;
 

@@ -95,7 +95,7 @@ impl Preparer {
     ) -> Result<PictureSize, MediaError> {
         self.picture = None;
         self.release_excess();
-        let format = Format::of(bytes)?;
+        let format = Format::of(bytes).ok_or_else(|| MediaError::no_picture(bytes))?;
         let pixels = &mut self.pixels;
         let purpose = (specs, self.whole_bytes);
         // Decoders are other people's code and files may be made to break them. Their panic is the end of this item only.
@@ -120,7 +120,7 @@ impl Preparer {
     /// # Errors
     /// It is no picture, or its directories are not whole.
     pub fn n_pages(bytes: &[u8]) -> Result<usize, MediaError> {
-        match (Format::of(bytes)?, Directories::of(bytes)) {
+        match (Format::of(bytes).ok_or_else(|| MediaError::no_picture(bytes))?, Directories::of(bytes)) {
             (Format::Tiff, Some(directories)) => Ok(directories.pages()?.len()),
             _ => Ok(1),
         }

@@ -8,15 +8,14 @@ use image::codecs::webp::WebPDecoder;
 use image::{ImageDecoder, Limits};
 use orchestra_core::ImageSpec;
 
-use crate::bmp::walk_bmp;
-use crate::containers::{Told, plain_webp, walk_gif, walk_webp};
+use crate::containers::{Told, plain_webp, walk_bmp, walk_gif, walk_webp};
 use crate::error::MediaError;
 use crate::format::Format;
 use crate::jpeg;
 use crate::lowering::Lowered;
-use crate::picture::{PictureInfo, PixelKind, check_size, most_memory, room_for};
+use crate::picture::{PictureInfo, PixelKind, Reduction, check_size, most_memory, room_for};
 use crate::png;
-use crate::reduction::Reduction;
+use crate::samples::{drop_opaque_alpha, gray_to_colour};
 use crate::tiff;
 
 /// One decoding of one file, and the limits that it keeps.
@@ -99,41 +98,6 @@ impl Job<'_> {
             _ => PixelKind::Rgba,
         };
         Ok(PictureInfo::full(width, height, kind, told.orientation).one_of(told.n_frames))
-    }
-}
-
-/// Replaces each sample of `N` bytes by one byte.
-pub(crate) fn narrow<const N: usize>(pixels: &mut Vec<u8>, one: impl Fn([u8; N]) -> u8) {
-    let count = pixels.len() / N;
-    for at in 0..count {
-        let mut sample = [0; N];
-        sample.copy_from_slice(&pixels[at * N..][..N]);
-        pixels[at] = one(sample);
-    }
-    pixels.truncate(count);
-}
-
-/// Removes an alpha channel, of 2 or of 4, that is opaque everywhere, so that such a picture is not composited later. Gives how many
-/// channels are left.
-pub(crate) fn drop_opaque_alpha(pixels: &mut Vec<u8>, channels: usize) -> usize {
-    if channels % 2 == 1 || pixels.chunks_exact(channels).any(|pixel| pixel[channels - 1] != 255) {
-        return channels;
-    }
-    let count = pixels.len() / channels;
-    for at in 0..count {
-        pixels.copy_within(at * channels..at * channels + channels - 1, at * (channels - 1));
-    }
-    pixels.truncate(count * (channels - 1));
-    channels - 1
-}
-
-/// Gray and alpha as red, green, blue and alpha, in place: few pictures are like that, so nothing else knows it.
-pub(crate) fn gray_to_colour(pixels: &mut Vec<u8>) {
-    let count = pixels.len() / 2;
-    pixels.resize(count * 4, 0);
-    for at in (0..count).rev() {
-        let [gray, alpha] = [pixels[at * 2], pixels[at * 2 + 1]];
-        pixels[at * 4..][..4].copy_from_slice(&[gray, gray, gray, alpha]);
     }
 }
 

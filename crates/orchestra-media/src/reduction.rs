@@ -3,24 +3,9 @@
 use orchestra_core::{ImageSpec, ResizeFilter};
 
 use crate::geometry::fitted_part;
-use crate::picture::PictureSize;
-
-/// Each side is divided by this while decoding, rounded up: 1, 2, 4 or 8. A JPEG decoder does it by leaving out frequencies; other factors
-/// exist, but have no fast code and take longer than decoding in full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Reduction(u32);
+use crate::picture::{PictureSize, Reduction};
 
 impl Reduction {
-    pub(crate) const NONE: Reduction = Reduction(1);
-
-    pub(crate) fn factor(self) -> u32 {
-        self.0
-    }
-
-    pub(crate) fn side(self, full: u32) -> u32 {
-        full.div_ceil(self.0)
-    }
-
     /// The largest reduction that leaves the part which is seen at least as large as the row of each of `specs`, on both sides: nothing is ever
     /// enlarged that would not be without it. A spec that does not say `fast`, or that takes the nearest pixel, wants all pixels.
     pub(crate) fn for_rows(specs: &[&ImageSpec], shown: PictureSize) -> Reduction {

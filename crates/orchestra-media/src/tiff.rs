@@ -16,7 +16,7 @@ use crate::jpeg;
 use crate::lowering::Lowered;
 use crate::orientation::Orientation;
 use crate::picture::{PictureInfo, PixelKind, check_size, most_memory, room_for};
-use crate::raster::drop_opaque_alpha;
+use crate::samples::drop_opaque_alpha;
 
 mod layout;
 mod samples;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 pub mod digest;
 pub mod engine;
 pub mod library;
+mod session_names;
 mod spec;
 #[doc(hidden)]
 pub mod untrusted;

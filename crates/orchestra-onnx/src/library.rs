@@ -23,6 +23,7 @@ mod error;
 mod fetch;
 mod found;
 mod lock;
+mod origin;
 mod pins;
 mod pip;
 mod python;
@@ -33,13 +34,13 @@ mod system_folders;
 
 pub use self::candidate::MINIMUM_VERSION;
 pub use self::cuda::{
-    CUDA_LIBRARIES_VARIABLE, CudaGeneration, CudaLibraries, CudaLibrary, FoundLibrary, Need,
-    TENSORRT_PROVIDER, add_tensorrt, find_cuda, find_nvrtc, find_tensorrt, how_to_get_tensorrt,
-    tensorrt_provider,
+    CudaGeneration, CudaLibraries, CudaLibrary, FoundLibrary, Need, TENSORRT_PROVIDER, add_tensorrt,
+    find_cuda, find_nvrtc, find_tensorrt, how_to_get_tensorrt, tensorrt_provider,
 };
 pub use self::env::Env;
 pub use self::error::LibraryError;
-pub use self::found::{Flavor, Library, Origin, Progress, Request, Silent, Tried};
+pub use self::found::{Library, Progress, Request, Silent};
+pub use self::origin::{CUDA_LIBRARIES_VARIABLE, Flavor, Origin, Tried};
 pub use self::pins::{Pin, pinned};
 
 use self::search::Search;
@@ -110,7 +111,7 @@ fn there(request: &Request, env: &Env) -> Result<Option<Library>, LibraryError> 
 fn cuda_of(env: &Env, runtime: Option<&Library>) -> Result<CudaLibraries, LibraryError> {
     let cuda = find_cuda(env, runtime.map(|library| library.path.as_path()));
     if let (Some(why), Some(runtime)) = (&cuda.provider_problem, runtime) {
-        let path = runtime.path.with_file_name(candidate::CUDA_PROVIDER);
+        let path = runtime.path.with_file_name(origin::CUDA_PROVIDER);
         return Err(LibraryError::Provider { path, why: why.clone() });
     }
     let missing: Vec<&'static str> = cuda.missing(Need::Always).map(|library| library.name).collect();

@@ -7,9 +7,10 @@ use orchestra_core::{
     DeviceKind, Iteration, PixelInput, Provider, ReadOutput, SandboxRules, SessionTuning, TensorRt, Trim,
 };
 
-use crate::engine::{largest_graph, rows_graph};
+use crate::session_names::{of_largest, of_rows};
 use orchestra_worker::Sandbox;
-use orchestra_worker::serve::{LoadError, decode_spec};
+use orchestra_worker::engine::decode_spec;
+use orchestra_worker::load_error::LoadError;
 
 /// Variables that a worker process needs before its first instruction. Since 1.29 the official builds of ONNX Runtime report every session to
 /// their maker; what they are told through their API (the engine does that) comes after their first message and after a file in the folder
@@ -93,7 +94,7 @@ impl OnnxSpec {
     pub(crate) fn rows_name(&self, output: &str) -> String {
         let read = self.outputs.iter().find(|read| read.tensor.name == output);
         match read.is_some_and(ReadOutput::needs_nodes) {
-            true => rows_graph::session_name(output),
+            true => of_rows(output),
             false => output.to_owned(),
         }
     }
@@ -102,7 +103,7 @@ impl OnnxSpec {
     pub(crate) fn session_name(&self, output: &str) -> String {
         let rows = self.rows_name(output);
         let is_largest = self.largest_outputs.iter().any(|largest| largest == output);
-        if is_largest { largest_graph::session_name(&rows) } else { rows }
+        if is_largest { of_largest(&rows) } else { rows }
     }
 
     /// Out of a `Load` frame.

@@ -21,6 +21,7 @@ mod actor_threads;
 mod batch;
 mod child;
 mod context;
+mod doubt;
 mod events;
 #[cfg(test)]
 mod fault_tests;
@@ -37,6 +38,7 @@ mod start;
 mod tasks;
 pub mod trace;
 
+pub use account::counter::Counter;
 pub use account::histogram::HistogramReading;
 pub use account::meter::{Meter, Remains};
 pub use account::report::{
@@ -44,7 +46,7 @@ pub use account::report::{
     failure_causes,
 };
 pub use account::snapshot::{DeviceSnapshot, Snapshot, StageSnapshot};
-pub use account::stats::{Counter, DeviceStats, PipelineStats, StageOnDevice, StageStats, Stats};
+pub use account::stats::{DeviceStats, PipelineStats, StageOnDevice, StageStats, Stats};
 pub use actor_threads::actor_runtime;
 pub use child::spawn::{Launched, ProcessLauncher, WorkerProcess, inherited, with_standard_streams_alone};
 pub use context::{EngineVersion, RunOptions, Timeouts};

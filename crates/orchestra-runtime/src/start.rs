@@ -34,7 +34,6 @@ mod past;
 mod prepare;
 
 pub use error::StartRunError;
-pub(crate) use past::doubt;
 pub use past::{Earlier, Found};
 pub use prepare::{prepare, prepare_with};
 

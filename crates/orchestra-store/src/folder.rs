@@ -13,20 +13,18 @@ use crate::journal::entry::resolve;
 use crate::journal::finished::Counts;
 use crate::journal::placed::{lies_below, remove_empty_folders, remove_placed};
 use crate::journal::recovery::{Found, examine, placed_files};
+use crate::layout::{JOURNAL, PRIVATE, foreign};
 use crate::lock::{FolderLock, OpenError, make_folder};
 
 /// The run's summary in the output folder.
 pub const RUN_SUMMARY: &str = "run.json";
 /// The records of items that failed.
 pub const FAILURE_RECORDS: &str = "failures.jsonl";
-/// The folder in it for what only the next run needs.
-pub(crate) const PRIVATE: &str = ".orchestra";
 const LOCK: &str = "lock";
 /// Of the run, which are written to their end.
 const LOGS: &str = "logs";
 /// Logs and folders of commands.
 const TASKS: &str = "tasks";
-pub(crate) const JOURNAL: &str = "journal";
 /// In the private folder, besides the lock and the journal: files by their names, files by the beginnings of their names, and folders. Of the
 /// store, of the runtime, and of the command (`command.json`).
 const FILES: [&str; 5] = ["tasks", "commands", "keepers", "doubt", "command.json"];
@@ -48,20 +46,6 @@ pub enum State {
     Finished { identity: RunIdentity, counts: Counts, code: i32 },
     /// A journal that cannot be used, and why: `discard`, or another folder.
     Unreadable(String),
-}
-
-/// What stands in the place of a file of the run, and no run has made.
-#[derive(Debug, Error)]
-#[error("{0}")]
-pub(crate) struct Foreign(pub String);
-
-pub(crate) fn foreign(what: &str) -> io::Error {
-    io::Error::other(Foreign(format!("it is {what}, and no run has made it; remove it")))
-}
-
-/// Whether it is for what stands in the output folder and no run has made: the next start fails, too.
-pub fn is_foreign(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|error| error.is::<Foreign>())
 }
 
 /// Refuses what may stand in the place of files that every start reads or writes: a link, which leads to files of others, a pipe or a device,

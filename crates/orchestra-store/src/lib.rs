@@ -59,6 +59,7 @@ mod catalog;
 mod folder;
 mod identity;
 mod journal;
+mod layout;
 mod lock;
 mod number_set;
 mod object_output;
@@ -73,13 +74,12 @@ pub use catalog::{
     PassedOverCounts, PushFound, SourceStore, StoreTrouble, Watch, escape, extend_listing, first_item,
     is_hidden, is_hidden_part, is_url, one_by_one, write_items, write_listing,
 };
-pub use folder::{
-    DiscardError, Discarded, FAILURE_RECORDS, OutputFolder, RUN_SUMMARY, State, is_foreign, only_files,
-};
+pub use folder::{DiscardError, Discarded, FAILURE_RECORDS, OutputFolder, RUN_SUMMARY, State, only_files};
 pub use identity::{Change, RunIdentity};
 pub use journal::{
     Commit, CommitError, Counts, FileIndex, Journal, PlacedFile, Recovered, StartError, altered_files,
 };
+pub use layout::is_foreign;
 pub use lock::OpenError;
 pub use number_set::NumberSet;
 pub use object_output::{ObjectOutput, StoredObject};

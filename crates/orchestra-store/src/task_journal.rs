@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use bincode::{Decode, Encode};
 use orchestra_core::tasks::TaskMetrics;
 
-use crate::folder::PRIVATE;
 use crate::journal::append_file::AppendFile;
 use crate::journal::entry::decode;
 use crate::journal::frame::{FrameReader, LogEnd};
 use crate::journal::log::Log;
+use crate::layout::PRIVATE;
 
 const NAME: &str = "tasks";
 const STARTED: u8 = 1;

@@ -2,7 +2,7 @@
 //! leases are the caller's.
 //!
 //! The parent owns the memory, so it outlives every worker: what a loader decoded is still there when a worker died over it. A worker maps
-//! it read-only beside the outputs that are its own ([`OutputRegion`](crate::output_region::OutputRegion)), and checks every range, because
+//! it read-only beside the outputs that are its own (`OutputRegion`), and checks every range, because
 //! ranges come to it in frames.
 
 use std::fs::File;

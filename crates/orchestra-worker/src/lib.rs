@@ -7,10 +7,14 @@
 
 pub mod arena;
 pub mod codec;
+pub mod engine;
+pub mod exit_codes;
 pub mod frames;
 pub mod held_process;
 pub mod library;
 pub mod limits;
+pub mod link;
+pub mod load_error;
 pub mod loader;
 pub mod mapping;
 pub mod output_region;
@@ -23,9 +27,10 @@ mod streams;
 pub mod striker;
 mod waiting;
 
+pub use engine::{Answer, Engine, Loaded, RunError, Stream};
+pub use load_error::LoadError;
 pub use process::run_with;
 pub use sandbox::Sandbox;
-pub use serve::{Answer, Engine, LoadError, Loaded, RunError, Stream};
 pub use waiting::Waiting;
 
 /// The socket's file descriptor in a worker or loader process.

@@ -9,20 +9,11 @@ use std::sync::Arc;
 use crate::{LOADER_REGION_FD, WORKER_INPUTS_FD, WORKER_OUTPUTS_FD, WORKER_SOCKET_FD};
 
 use crate::arena::SharedMemory;
+use crate::engine::Engine;
+use crate::exit_codes::EXIT_USAGE;
 use crate::limits::no_core_file;
 use crate::loader::{LoaderKinds, run_loader};
-use crate::serve::{Engine, serve};
-
-/// The process was not started by a parent that speaks the protocol.
-pub const EXIT_USAGE: i32 = 2;
-/// The model could not be loaded; a `LoadFailed` frame says why.
-pub const EXIT_LOAD_FAILED: i32 = 69;
-/// The device or its provider is broken; a `Failed` frame says how.
-pub const EXIT_DEVICE: i32 = 71;
-/// A loader was refused memory; its last words say by what.
-pub const EXIT_NO_MEMORY: i32 = 72;
-/// The parent sent what is no frame, or a frame out of order or out of range.
-pub const EXIT_PROTOCOL: i32 = 76;
+use crate::serve::serve;
 
 /// The last argument of a process that shall be a loader, and no worker that serves an engine.
 pub const LOADER: &str = "loader";

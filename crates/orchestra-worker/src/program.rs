@@ -14,8 +14,8 @@ use bincode::{Decode, Encode, config};
 use orchestra_core::{Program, SandboxMode, SandboxRules};
 use rustix::fs::MemfdFlags;
 
+use crate::exit_codes::EXIT_LOAD_FAILED;
 use crate::limits::no_core_file;
-use crate::process::EXIT_LOAD_FAILED;
 use crate::sandbox::Sandbox;
 
 /// The variable that says what a worker process shall become: [`ConfinedProgram::encode`].

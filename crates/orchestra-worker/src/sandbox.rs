@@ -18,7 +18,7 @@ use seccompiler::{
     TargetArch, sock_filter,
 };
 
-use crate::serve::LoadError;
+use crate::load_error::LoadError;
 use calls::{
     ALLOWED_TO_CLIENTS, ALLOWED_TO_DECODERS, FCNTLS_THAT_SIGNAL, FORBIDDEN, FORBIDDEN_REQUESTS, NEWEST,
     REQUESTS_OF_CLIENTS, REQUESTS_OF_WORKERS,

@@ -3,9 +3,9 @@
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::engine::Stream;
 use crate::frames::Run;
-
-use crate::serve::{End, Leave, Link, Stream, spawn};
+use crate::link::{End, Leave, Link, spawn};
 
 /// The threads that run batches.
 pub(crate) struct Streams {

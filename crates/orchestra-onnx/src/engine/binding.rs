@@ -1,6 +1,7 @@
 //! Runs a session over memory that it does not own: the only place where pointers become tensors. It copies nothing but outputs of
 //! dynamic shape, and knows neither arena nor slots.
 
+use crate::session_names::output_of;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,8 +15,8 @@ use ort::{AsPointer, sys};
 
 use super::model::{Model, RowAddresses, RowTensor, element_type};
 use super::shrink::Shrink;
-use super::{errors, rows_graph, trim_graph};
-use orchestra_worker::serve::{RunError, nanos};
+use super::{errors, trim_graph};
+use orchestra_worker::engine::{RunError, nanos};
 
 /// An element of what rows are trimmed to: one for each of two axes.
 const ENDS: RowTensor = RowTensor { dtype: DType::I64, row: Vec::new(), row_bytes: size_of::<i64>() };
@@ -332,11 +333,8 @@ fn texts(name: &str, tensor: &DynTensor, ran: usize, wanted: usize) -> Result<Op
 /// An output that has no row for each item of its batch.
 fn no_rows(name: &str, shape: &[usize], ran: usize) -> RunError {
     let shape = shape.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-    let error = errors::no_rows(
-        &rows_graph::output_of(name),
-        &shape,
-        &format!("a row for each item of a batch of `{ran}`"),
-    );
+    let error =
+        errors::no_rows(&output_of(name), &shape, &format!("a row for each item of a batch of `{ran}`"));
     RunError { kind: RunErrorKind::Shape, error }
 }
 

@@ -12,8 +12,8 @@ use super::errors;
 use crate::spec::OnnxSpec;
 use orchestra_worker::arena::WorkerArena;
 use orchestra_worker::library::SharedLibrary;
+use orchestra_worker::load_error::LoadError;
 use orchestra_worker::page_lock;
-use orchestra_worker::serve::LoadError;
 
 /// The provider as the runtime names it.
 pub const NAME: &str = "CUDAExecutionProvider";

@@ -1,12 +1,12 @@
 //! What ONNX Runtime's error texts mean, and the words of them that are for users. It reads texts only: the runtime gives `GenericFailure` for nearly
 //! everything.
 
+use crate::session_names::output_of;
 use orchestra_core::ErrorClass;
 use orchestra_worker::frames::RunErrorKind;
 
-use orchestra_worker::serve::{LoadError, RunError};
-
-use super::rows_graph;
+use orchestra_worker::engine::RunError;
+use orchestra_worker::load_error::LoadError;
 
 /// Memory ran out, on the device or in the process. Checked first: CUDA reports it as a failure of the device, too.
 const OUT_OF_MEMORY: [&str; 9] = [
@@ -148,7 +148,7 @@ fn other_shape(text: &str) -> Option<String> {
     let between = |before: &str, after: &str| Some(text.split_once(before)?.1.split_once(after)?.0);
     let output = between("provided for output '", "'")?;
     let (rows, found) = (between("has shape {", "}")?, between("for this run is {", "}")?);
-    Some(no_rows(&rows_graph::output_of(output), found, &format!("`[{rows}]`, a row for each item,")))
+    Some(no_rows(&output_of(output), found, &format!("`[{rows}]`, a row for each item,")))
 }
 
 /// That an output has no row for each item.

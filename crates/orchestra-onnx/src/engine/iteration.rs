@@ -7,8 +7,8 @@
 use orchestra_core::iteration::{Iteration, Leg, LegState, stretches};
 use orchestra_core::{DType, DeviceKind};
 use orchestra_worker::arena::{RangeError, Rows, WorkerArena};
+use orchestra_worker::engine::{RunError, nanos};
 use orchestra_worker::frames::{Run, RunErrorKind, RunTiming};
-use orchestra_worker::serve::{RunError, nanos};
 use ort::memory::{AllocationDevice, Allocator, AllocatorType, MemoryInfo, MemoryType};
 use ort::session::{IoBinding, Session};
 use ort::value::DynTensor;

@@ -5,9 +5,9 @@ use orchestra_core::iteration::{Feed, Until};
 use orchestra_core::{BatchId, OutputSlotId, ReadOutput, SessionTuning, SlotId, TensorSpec};
 use orchestra_testkit::models;
 use orchestra_worker::arena::{Arena, SharedMemory};
+use orchestra_worker::engine::{Answer, Engine};
 use orchestra_worker::frames::Load;
 use orchestra_worker::output_region::OutputRegion;
-use orchestra_worker::serve::{Answer, Engine};
 
 use super::super::cuda_runtime::fake;
 use super::super::{OnnxEngine, OnnxSpec};

@@ -7,6 +7,7 @@
 //!
 //! So a reader of text gives some kilobytes for a line of it instead of megabytes, and what it does not give need not leave its device.
 
+use crate::session_names::of_largest;
 use orchestra_core::DType;
 use orchestra_core::onnx_file::{AttributeProto, NodeProto, TensorProto, ValueInfoProto, element_type};
 
@@ -15,16 +16,11 @@ use super::graph_edit::{EditError, GraphEdit, constant, node};
 /// `TopK` takes `k` as an input.
 const OLDEST_OPSET: i64 = 10;
 
-/// How the session names the tensor `name` of which it gives the largest numbers alone.
-pub fn session_name(name: &str) -> String {
-    format!("orchestra.largest.{name}")
-}
-
 /// Puts the nodes behind the tensor `rows`, and gives what they make in place of the model's output `output`.
 pub fn put_behind(edit: &mut GraphEdit<'_>, output: &str, rows: &str) -> Result<(), EditError> {
     edit.needs(OLDEST_OPSET)?;
     let f32 = element_type(DType::F32);
-    let made = session_name(rows);
+    let made = of_largest(rows);
     edit.replace_output(output, ValueInfoProto::tensor(&made, f32, None))?;
     let [k, values, places, numbers, numbered] =
         ["k", "values", "places", "numbers", "numbered"].map(|part| format!("orchestra.{part}.{rows}"));

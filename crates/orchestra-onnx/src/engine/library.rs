@@ -9,7 +9,7 @@ use ort::environment::Environment;
 
 use super::cpu_arena;
 use orchestra_worker::library::SharedLibrary;
-use orchestra_worker::serve::LoadError;
+use orchestra_worker::load_error::LoadError;
 
 /// The runtime allows one environment per process, ever.
 static ENVIRONMENT: Mutex<Option<Environment>> = Mutex::new(None);

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use orchestra_core::batch_layout::SPAN_ALIGN;
 use orchestra_worker::arena::Rows;
-use orchestra_worker::serve::RunError;
+use orchestra_worker::engine::RunError;
 
 use super::errors;
 use super::model::{Model, RowAddresses, RowTensor};

@@ -3,7 +3,7 @@
 
 use orchestra_worker::frames::Load;
 use orchestra_worker::limits::{bound_memory, stack_bytes};
-use orchestra_worker::serve::LoadError;
+use orchestra_worker::load_error::LoadError;
 
 use crate::spec::OnnxSpec;
 

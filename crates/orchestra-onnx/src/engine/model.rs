@@ -10,7 +10,7 @@ use ort::value::{Outlet, TensorElementType, ValueType};
 
 use super::{pixel_graph, trim_graph};
 use crate::spec::OnnxSpec;
-use orchestra_worker::serve::LoadError;
+use orchestra_worker::load_error::LoadError;
 
 /// A model whose session and layout agree.
 pub struct Model {

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char};
 
 use orchestra_core::{DeviceKind, Provider};
 use orchestra_worker::frames::Load;
-use orchestra_worker::serve::LoadError;
+use orchestra_worker::load_error::LoadError;
 use ort::AsPointer;
 use ort::session::Session;
 

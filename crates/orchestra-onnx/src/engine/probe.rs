@@ -11,8 +11,8 @@ use orchestra_core::probing::{DOES_NOT_LOAD, Elements, Observed, Runs, replaced}
 use orchestra_core::{
     DType, DeviceKind, Element, ProbedModel, ProbedOutput, SandboxMode, SizeLimit, TensorSpec,
 };
+use orchestra_worker::exit_codes::EXIT_LOAD_FAILED;
 use orchestra_worker::frames::{Load, RunErrorKind};
-use orchestra_worker::process::EXIT_LOAD_FAILED;
 use orchestra_worker::program::{as_variable, of_variable};
 use ort::memory::MemoryInfo;
 use ort::session::Session;

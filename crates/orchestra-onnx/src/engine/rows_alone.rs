@@ -2,19 +2,19 @@
 //! the values of the run, for models that let items change each other at some values, some sizes or some places alone. Of a loop a round is compared:
 //! over many of them what was rounded otherwise may grow to anything.
 
+use crate::session_names::output_of;
 use std::time::{Duration, Instant};
 
 use orchestra_core::model_output::texts;
 use orchestra_core::probing::{Elements, Near, Observed, Pair};
 use orchestra_worker::arena::Rows;
+use orchestra_worker::engine::RunError;
 use orchestra_worker::frames::{DynamicOutput, RunErrorKind, RunTiming};
-use orchestra_worker::serve::RunError;
 
 use super::binding::BoundSession;
 use super::memory::PrivateRows;
 use super::model::{Model, RowAddresses};
 use super::not_finite::{Numbers, suspects};
-use super::rows_graph;
 use crate::spec::OnnxSpec;
 
 /// So much time goes into this at first: small runs are compared whole, and of every run the first batch is, before anything of it is written.
@@ -178,7 +178,7 @@ impl RowsAlone {
         let outputs = model.session_outputs.iter().zip(&pairs).enumerate();
         let mut found = outputs.filter_map(|(output, (spec, pairs))| {
             let (at, words) = Pair::that_differs(pairs, near)?;
-            Some((output, at, format!("its output `{}` has {words}", rows_graph::output_of(&spec.name))))
+            Some((output, at, format!("its output `{}` has {words}", output_of(&spec.name))))
         });
         let Some((output, at, words)) = found.next() else { return Ok(()) };
         let row = compared[at];

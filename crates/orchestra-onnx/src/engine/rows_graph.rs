@@ -9,6 +9,7 @@
 //!
 //! So all that runs a session finds its outputs as it finds those of other models, and what takes time takes it on the device.
 
+use crate::session_names::{NODES, of_rows};
 use orchestra_core::onnx_file::{
     AttributeProto, DimensionProto, STRING, TensorProto, ValueInfoProto, element_type,
 };
@@ -22,19 +23,6 @@ const OLDEST_OPSET_TO_SLICE: i64 = 10;
 const AXES_ARE_INPUT: i64 = 13;
 /// `Reshape` can be told that a zero means none.
 const ZERO_IS_ZERO: i64 = 14;
-
-/// How the names of all nodes begin.
-pub const NODES: &str = "orchestra.rows.";
-
-/// How the session names the output `name` of a model of which it makes rows.
-pub fn session_name(name: &str) -> String {
-    format!("{NODES}{name}")
-}
-
-/// The output that a name of the session stands for.
-pub fn output_of(session: &str) -> String {
-    session.strip_prefix(NODES).unwrap_or(session).to_owned()
-}
 
 /// Gives rows of the output in its stead.
 pub fn put_behind(edit: &mut GraphEdit<'_>, output: &ReadOutput) -> Result<(), EditError> {
@@ -65,7 +53,7 @@ pub fn put_behind(edit: &mut GraphEdit<'_>, output: &ReadOutput) -> Result<(), E
             }
         }
     }
-    edit.last.push(node("Identity", &[&at], &session_name(name), None));
+    edit.last.push(node("Identity", &[&at], &of_rows(name), None));
     Ok(())
 }
 
@@ -77,7 +65,7 @@ fn described(output: &ReadOutput) -> ValueInfoProto {
     let row =
         tensor.row.iter().map(|dim| dim.fixed().map_or_else(DimensionProto::default, DimensionProto::fixed));
     let dims = has_shape.then(|| std::iter::once(DimensionProto::default()).chain(row).collect());
-    ValueInfoProto::tensor(&session_name(&tensor.name), element, dims)
+    ValueInfoProto::tensor(&of_rows(&tensor.name), element, dims)
 }
 
 /// The nodes that make rows of one output.

@@ -13,7 +13,7 @@ use super::pixel_graph::Front;
 use super::tensorrt::{self, Engines};
 use super::{cpu_arena, cuda, errors, largest_graph, pixel_graph, rows_graph, trim_graph};
 use crate::spec::OnnxSpec;
-use orchestra_worker::serve::LoadError;
+use orchestra_worker::load_error::LoadError;
 
 /// A session for the model, on the device. What TensorRT compiles is kept among `engines`.
 pub fn open(

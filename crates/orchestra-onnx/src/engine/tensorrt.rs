@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 use super::{errors, library, pixel_graph};
 use crate::spec::OnnxSpec;
-use orchestra_worker::serve::LoadError;
+use orchestra_worker::load_error::LoadError;
 
 /// The provider as the runtime names it.
 pub const NAME: &str = "TensorrtExecutionProvider";

@@ -4,8 +4,10 @@
 use std::io;
 use std::thread;
 
+use orchestra_worker::engine::RunError;
 use orchestra_worker::frames::RunErrorKind;
-use orchestra_worker::serve::{LoadError, RunError, STACK};
+use orchestra_worker::link::STACK;
+use orchestra_worker::load_error::LoadError;
 
 use super::binding::BoundSession;
 use super::memory::PrivateRows;

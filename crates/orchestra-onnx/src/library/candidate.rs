@@ -6,7 +6,9 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use crate::library::cuda::CudaLibraries;
-use crate::library::found::{Flavor, Library, Origin};
+use crate::library::found::Library;
+use crate::library::origin::CUDA_PROVIDER;
+use crate::library::origin::{Flavor, Origin};
 use crate::library::shared_library;
 
 /// The oldest version that the `ort` crate, as we build it, accepts.
@@ -14,7 +16,6 @@ pub const MINIMUM_VERSION: &str = "1.31";
 const MINIMUM: (u32, u32) = (1, 31);
 
 pub(crate) const LIBRARY: &str = "libonnxruntime.so";
-pub(crate) const CUDA_PROVIDER: &str = "libonnxruntime_providers_cuda.so";
 
 /// How far into a file its version symbol is looked for. The dynamic string table lies near the start.
 const SYMBOL_SEARCH_BYTES: u64 = 4 << 20;

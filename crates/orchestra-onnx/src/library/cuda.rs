@@ -11,17 +11,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::library::candidate::CUDA_PROVIDER;
 use crate::library::env::Env;
-use crate::library::found::{Origin, Tried};
+use crate::library::origin::CUDA_PROVIDER;
+use crate::library::origin::{Origin, Tried};
 pub use generation::CudaGeneration;
 use generation::{Linked, Wanted};
 pub use nvrtc::find_nvrtc;
 use places::Place;
 pub use tensorrt::{TENSORRT_PROVIDER, add_tensorrt, find_tensorrt, how_to_get_tensorrt, tensorrt_provider};
-
-/// Where to look first: folders, separated by `:`. In each, `lib`, `lib64` and `*/lib` are looked at as well.
-pub const CUDA_LIBRARIES_VARIABLE: &str = "ORCHESTRA_CUDA_LIBRARIES";
 
 /// What was found, and what was not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use crate::library::found::Flavor;
+use crate::library::origin::Flavor;
 use crate::library::pins::{Pin, pinned};
 use crate::library::system_folders::system_folders;
 
@@ -79,17 +79,6 @@ impl Env {
         pins.sort_by_key(|pin| pin.flavor != flavor);
         pins
     }
-}
-
-/// Each path once, where it came first.
-pub(crate) fn unique(paths: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf> {
-    let mut unique: Vec<PathBuf> = Vec::new();
-    for path in paths {
-        if !unique.contains(&path) {
-            unique.push(path);
-        }
-    }
-    unique
 }
 
 #[cfg(test)]

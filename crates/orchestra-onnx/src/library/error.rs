@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::library::cuda::CudaGeneration;
-use crate::library::found::{Flavor, Tried};
+use crate::library::origin::{Flavor, Tried};
 
 /// Why there is no library. All but `Cancelled` mean that the machine lacks something.
 #[derive(Debug, Error)]

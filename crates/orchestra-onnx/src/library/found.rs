@@ -1,30 +1,11 @@
 //! The nouns of this crate: what is asked for, what is found, where from. Holds no behaviour beyond display.
 
-use std::fmt;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::library::cuda::{CUDA_LIBRARIES_VARIABLE, CudaLibraries};
-
-/// What the library must be able to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Flavor {
-    /// Run on the CPU. Every library can.
-    Cpu,
-    /// Run on the CPU and on CUDA devices: `libonnxruntime_providers_cuda.so` must lie beside the library.
-    Gpu,
-}
-
-impl fmt::Display for Flavor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Flavor::Cpu => "CPU",
-            Flavor::Gpu => "GPU",
-        })
-    }
-}
+use crate::library::cuda::CudaLibraries;
+use crate::library::origin::{Flavor, Origin};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
@@ -47,51 +28,6 @@ pub struct Library {
     /// What a GPU needs besides; empty unless `find_or_fetch_with_cuda` found it.
     #[serde(skip)]
     pub cuda: CudaLibraries,
-}
-
-/// Where a library lies. The second half is of CUDA's, in the order in which these are looked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Origin {
-    Explicit,
-    Env,
-    Cache,
-    Fetched,
-    Named,
-    LoaderPath,
-    BesideRuntime,
-    System,
-    Python,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Origin::Explicit => "named explicitly",
-            Origin::Env => "ORT_DYLIB_PATH",
-            Origin::Cache => "cache",
-            Origin::Fetched => "fetched",
-            Origin::Named => CUDA_LIBRARIES_VARIABLE,
-            Origin::LoaderPath => "LD_LIBRARY_PATH",
-            Origin::BesideRuntime => "beside ONNX Runtime",
-            Origin::System => "system",
-            Origin::Python => "Python package",
-        })
-    }
-}
-
-/// A place that was looked at, and why it was of no use.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Tried {
-    pub origin: Origin,
-    pub place: String,
-    pub why: String,
-}
-
-impl fmt::Display for Tried {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (`{}`): {}", self.origin, self.place, self.why)
-    }
 }
 
 /// Hears how a fetch goes, and may end it.

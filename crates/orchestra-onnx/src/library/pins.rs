@@ -1,6 +1,6 @@
 //! The wheels that may be fetched, each with its digest. pip unpacks nothing that is not in this table.
 
-use crate::library::found::Flavor;
+use crate::library::origin::Flavor;
 
 /// A wheel that is known byte for byte. The library inside does not depend on Python, so one wheel per package and processor
 /// serves every user, whatever Python they have.

@@ -9,7 +9,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::library::child::{self, Event, TICK};
-use crate::library::env::{Env, unique};
+use crate::library::env::Env;
+use crate::library::system_folders::unique;
 
 /// How long an interpreter may take to answer. A cold one on a network disk takes seconds.
 const PATIENCE: Duration = Duration::from_secs(20);

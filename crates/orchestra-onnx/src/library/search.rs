@@ -6,7 +6,8 @@ use crate::library::cache;
 use crate::library::candidate::{LIBRARY, examine, examine_file, examine_folder};
 use crate::library::env::Env;
 use crate::library::error::LibraryError;
-use crate::library::found::{Library, Origin, Request, Tried};
+use crate::library::found::{Library, Request};
+use crate::library::origin::{Origin, Tried};
 use crate::library::python;
 
 pub(crate) struct Search<'a> {

@@ -5,8 +5,6 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::library::env::unique;
-
 /// Where a library may lie although the linker's cache does not name it.
 const USUAL: [&str; 5] = ["/usr/local/lib", "/usr/lib", "/usr/lib64", multiarch(), "/opt/onnxruntime/lib"];
 
@@ -31,6 +29,17 @@ fn folders_of_cache(root: &Path) -> Vec<PathBuf> {
 
 fn under(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// Each path once, where it came first.
+pub(crate) fn unique(paths: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf> {
+    let mut unique: Vec<PathBuf> = Vec::new();
+    for path in paths {
+        if !unique.contains(&path) {
+            unique.push(path);
+        }
+    }
+    unique
 }
 
 #[cfg(test)]

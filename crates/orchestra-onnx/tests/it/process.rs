@@ -6,8 +6,8 @@ use crate::common::{Setup, affine_setup, f32s, flat, run_of, to_f32s};
 use orchestra_core::{BatchId, DType, OutputSlotId, WorkerExit};
 use orchestra_testkit::models;
 use orchestra_testkit::programs::beside_this_program;
+use orchestra_worker::exit_codes::{EXIT_PROTOCOL, EXIT_USAGE};
 use orchestra_worker::frames::{FromWorker, PROTOCOL_VERSION, Run, ToWorker};
-use orchestra_worker::process::{EXIT_PROTOCOL, EXIT_USAGE};
 
 #[test]
 fn a_worker_says_hello_loads_runs_in_order_and_ends_when_asked() {

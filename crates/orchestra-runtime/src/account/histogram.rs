@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::account::stats::Counter;
+use crate::account::counter::Counter;
 
 /// Bounds for numbers of items: powers of two.
 pub const BATCH_SIZES: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];

@@ -1,5 +1,6 @@
 //! What is counted, and how it is shown: counters, snapshots, the report of a run. Nothing in a run depends on it.
 
+pub mod counter;
 pub mod histogram;
 pub mod left_out;
 pub mod meter;

@@ -14,8 +14,9 @@ use orchestra_plan::{Plan, RecordsPerItem, SinkPlan, StagePlan};
 use orchestra_store::{Counts, Extent, FAILURE_RECORDS, each_record};
 use serde::{Deserialize, Serialize};
 
+use crate::account::counter::Counter;
 use crate::account::snapshot::{DeviceSnapshot, Snapshot, StageSnapshot};
-use crate::account::stats::{Counter, StageStats, Stats};
+use crate::account::stats::{StageStats, Stats};
 use crate::context::RunContext;
 use crate::fleet::device_use::DeviceUse;
 use crate::messages::PipelineEnd;

@@ -17,7 +17,7 @@ use orchestra_core::{DType, SlotId};
 use orchestra_worker::arena::Arena;
 use tokio::sync::Notify;
 
-use crate::account::stats::Counter;
+use crate::account::counter::Counter;
 use crate::context::RunClock;
 use crate::flow::token::Token;
 use crate::trace::SlotTokens;

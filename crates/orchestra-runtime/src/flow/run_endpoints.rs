@@ -12,8 +12,8 @@ use super::ends::{Ends, WhenClosed, WhenWritten};
 use super::journal_ends::JournalEnds;
 use super::listing::Listing;
 use crate::context::RunContext;
+use crate::doubt::doubt;
 use crate::messages::{PipelineEnd, PipelineMsg};
-use crate::start::doubt;
 
 pub struct RunEndpoints {
     context: Arc<RunContext>,

@@ -11,21 +11,7 @@ use orchestra_store::{Change, OutputFolder, RunIdentity, State};
 use super::StartRunError;
 use super::error::discard_error;
 use crate::context::EngineVersion;
-
-/// In the private folder: why no record of the run can be believed.
-const DOUBT: &str = "doubt";
-
-/// Notes that records of the run may be wrong, for this reason: no start goes on with them.
-pub fn doubt(output: &Path, why: &str) {
-    if let Err(error) = fs::write(output.join(OutputFolder::private_file(DOUBT)), why) {
-        tracing::warn!(%error, "that records may be wrong could not be noted");
-    }
-}
-
-/// See [`doubt`].
-fn doubted(output: &Path) -> Option<String> {
-    fs::read_to_string(output.join(OutputFolder::private_file(DOUBT))).ok()
-}
+use crate::doubt::{doubted, forget};
 
 /// What becomes of an earlier run in the output folder.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -120,7 +106,7 @@ impl Past {
                 return Err(StartRunError::Doubted { folder: plan.output.clone(), why, done: self.finished });
             }
             // Of no record.
-            Some(_) => fs::remove_file(plan.output.join(OutputFolder::private_file(DOUBT)))?,
+            Some(_) => forget(&plan.output)?,
             None => {}
         }
         let Some(before) = self.identity.as_ref().filter(|_| plan.late.is_none()) else { return Ok(()) };

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use orchestra_core::{Failure, ItemId};
 
-use crate::flow::ticket::Ticket;
-use crate::flow::token::Token;
+pub use crate::flow::ticket::Ticket;
+pub use crate::flow::token::Token;
 use crate::trace::timeline::Timeline;
 use crate::trace::{BatchTrace, ItemEnd, ItemTrace};
 

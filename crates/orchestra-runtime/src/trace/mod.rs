@@ -20,9 +20,7 @@ use orchestra_plan::Plan;
 use orchestra_store::TaskEnded;
 pub use orchestra_worker::frames::{RunErrorKind, RunTiming};
 
-pub use crate::flow::ticket::Ticket;
-pub use crate::flow::token::Token;
-pub use ended::{DoneRows, EndedItem, EndedItems, MaybeFailed, SlotTokens, UsualItems};
+pub use ended::{DoneRows, EndedItem, EndedItems, MaybeFailed, SlotTokens, Ticket, Token, UsualItems};
 pub use timeline::{Loading, Steps, Timeline};
 
 /// Follows runs. One tracer may follow several at once.

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use crc32fast::Hasher;
 
-use crate::folder::foreign;
 use crate::journal::frame::crc_of;
+use crate::layout::foreign;
 
 /// What takes its place since it was looked at is no link either.
 const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use bincode::{Decode, Encode};
 use orchestra_core::{ItemId, LeftOutCount, SourceId};
 
-use crate::folder::PRIVATE;
 use crate::identity::RunIdentity;
 use crate::journal::finished::{Ended, FinishedSet};
 use crate::journal::placed::Placed;
+use crate::layout::PRIVATE;
 
 /// Raised with every change of an entry.
 pub(crate) const FORMAT: u32 = 4;

@@ -10,7 +10,8 @@ use super::entry::resolve;
 use super::placed::lies_below;
 use super::start::{StartError, failed};
 use crate::atomic::sync_folder_of;
-use crate::folder::{OutputFolder, foreign};
+use crate::folder::OutputFolder;
+use crate::layout::foreign;
 
 /// Opens or makes them; two that are one are refused.
 pub(super) fn open_files(folder: &OutputFolder, files: &[PathBuf]) -> Result<Vec<AppendFile>, StartError> {

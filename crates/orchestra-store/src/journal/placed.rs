@@ -9,8 +9,8 @@ use std::path::{Component, Path, PathBuf};
 use bincode::{Decode, Encode};
 
 use crate::atomic::NEIGHBOUR;
-use crate::folder::PRIVATE;
 use crate::journal::frame::crc_of;
+use crate::layout::PRIVATE;
 
 /// A file of a commit, a part file, or a state.
 #[derive(Debug, Clone, PartialEq, Eq)]

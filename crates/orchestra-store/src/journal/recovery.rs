@@ -16,8 +16,8 @@ use super::entry::{self, Appended, Group, Header, Sealed, is_of_rows, kind, reso
 use super::finished::FinishedSet;
 use super::frame::{FrameReader, LogEnd, crc_of};
 use super::placed::{Placed, is_below, state_path};
-use crate::folder::{Foreign, JOURNAL, PRIVATE, is_foreign};
 use crate::identity::RunIdentity;
+use crate::layout::{Foreign, JOURNAL, PRIVATE, is_foreign};
 
 /// What an output folder holds.
 #[derive(Debug)]

@@ -11,7 +11,8 @@ use orchestra_worker::Engine;
 use orchestra_worker::arena::SharedMemory;
 use orchestra_worker::codec;
 use orchestra_worker::frames::{FromWorker, PROTOCOL_VERSION, RunTiming};
-use orchestra_worker::serve::{Leave, serve};
+use orchestra_worker::link::Leave;
+use orchestra_worker::serve::serve;
 use orchestra_worker::{BUILD, WORKER_INPUTS_FD, WORKER_OUTPUTS_FD, WORKER_SOCKET_FD};
 use rustix::event::{PollFd, PollFlags, poll};
 

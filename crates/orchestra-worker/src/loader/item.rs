@@ -11,7 +11,8 @@ use orchestra_core::{FailureKind, LeftOut, Origin, StageId};
 
 use super::events::{ItemAnswer, RowEvent, SentColumn, SentLeaf, SentValue};
 use super::parent::Parent;
-use crate::process::{EXIT_NO_MEMORY, leave};
+use crate::exit_codes::EXIT_NO_MEMORY;
+use crate::process::leave;
 
 /// The maps of a chain, and the fetch in front of them.
 pub(super) struct LoaderChain {

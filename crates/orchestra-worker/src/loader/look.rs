@@ -12,8 +12,8 @@ use orchestra_store::{Expand, FileKinds, Found, ListError, PassedOverCounts};
 use super::events::{FoundBlock, FromLoader, LookError, LookSpec, ToLoader};
 use super::parent::End;
 use crate::codec::{FrameReader, FrameWriter};
+use crate::load_error::LoadError;
 use crate::sandbox::Sandbox;
-use crate::serve::LoadError;
 
 /// A block is sent with so many bytes of names and locators, or so long after the one before it.
 const FULL_BLOCK: usize = 64 << 10;

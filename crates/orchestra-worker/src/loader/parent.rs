@@ -10,7 +10,7 @@ use orchestra_core::data::Refusal;
 use super::events::{FromLoader, ItemAnswer, ToLoader};
 use super::region::{Mark, Ring};
 use crate::codec::{CodecError, FrameReader, FrameWriter};
-use crate::serve::nanos;
+use crate::engine::nanos;
 
 /// What is done is sent at least so often, so that small items share a frame and large ones do not wait.
 const SEND_EVERY: Duration = Duration::from_millis(1);

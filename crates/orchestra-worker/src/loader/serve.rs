@@ -17,9 +17,9 @@ use super::parent::{End, Parent};
 use super::region::Ring;
 use crate::BUILD;
 use crate::codec::{FrameReader, FrameWriter};
-use crate::process::{EXIT_LOAD_FAILED, EXIT_PROTOCOL};
+use crate::exit_codes::{EXIT_LOAD_FAILED, EXIT_PROTOCOL};
+use crate::load_error::LoadError;
 use crate::sandbox::Sandbox;
-use crate::serve::LoadError;
 
 /// What a loader process knows of kinds.
 pub trait LoaderKinds: Registry + FileKinds {}

@@ -11,10 +11,11 @@ use orchestra_core::{
 };
 use orchestra_worker::arena::{Arena, SharedMemory, WorkerArena};
 use orchestra_worker::codec::{FrameReader, FrameWriter, MAX_FRAME};
+use orchestra_worker::engine::Answer;
+use orchestra_worker::exit_codes::{EXIT_DEVICE, EXIT_LOAD_FAILED, EXIT_PROTOCOL};
 use orchestra_worker::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker};
 use orchestra_worker::output_region::OutputRegion;
-use orchestra_worker::process::{EXIT_DEVICE, EXIT_LOAD_FAILED, EXIT_PROTOCOL};
-use orchestra_worker::serve::{Answer, serve};
+use orchestra_worker::serve::serve;
 use orchestra_worker::{Engine, LoadError, Loaded, RunError, Sandbox, Stream};
 
 /// Does with batch `n` what its number says.

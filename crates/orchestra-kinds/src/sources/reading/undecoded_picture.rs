@@ -50,7 +50,7 @@ impl UndecodedPicture {
         let n_pictures = decoder.size.map_or(0, |_| u64::from(decoder.preparer.n_pictures()));
         let others = n_pictures.saturating_sub(self.n_taken.get() as u64);
         let what = match Format::of(&self.bytes) {
-            Ok(Format::Tiff) => LeftOut::Pages,
+            Some(Format::Tiff) => LeftOut::Pages,
             _ => LeftOut::Frames,
         };
         (others > 0).then_some((what, others))

@@ -2,11 +2,12 @@
 
 use orchestra_core::kernel::Compiler;
 
+use super::CudaGeneration;
 use super::generation::{self, Wanted};
 use super::places::{self, Place};
-use super::{CUDA_LIBRARIES_VARIABLE, CudaGeneration};
 use crate::library::env::Env;
-use crate::library::found::Tried;
+use crate::library::origin::CUDA_LIBRARIES_VARIABLE;
+use crate::library::origin::Tried;
 
 /// Those that are here, newest first.
 ///

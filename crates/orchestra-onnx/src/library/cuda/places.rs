@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::generation::Wanted;
-use super::{CUDA_LIBRARIES_VARIABLE, CudaGeneration, FoundLibrary, version};
+use super::{CudaGeneration, FoundLibrary, version};
 use crate::library::env::Env;
-use crate::library::found::{Origin, Tried};
+use crate::library::origin::CUDA_LIBRARIES_VARIABLE;
+use crate::library::origin::{Origin, Tried};
 use crate::library::python;
 
 /// The driver's own library. It comes with the driver and never from anywhere else.

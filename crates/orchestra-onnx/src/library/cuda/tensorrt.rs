@@ -8,7 +8,8 @@ use super::places::{self, Place};
 use super::{CudaGeneration, CudaLibraries, Need, Search};
 use crate::library::env::Env;
 use crate::library::error::LibraryError;
-use crate::library::found::{Library, Origin};
+use crate::library::found::Library;
+use crate::library::origin::Origin;
 use crate::library::shared_library;
 
 /// The file of ONNX Runtime that holds the provider, beside the library itself.

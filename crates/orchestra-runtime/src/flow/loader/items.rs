@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use orchestra_core::data::Refusal;
 use orchestra_core::loader_blame::{LoaderBlame, LoaderVerdict};
 use orchestra_core::{FailureKind, WorkerExit};
+use orchestra_worker::exit_codes::EXIT_NO_MEMORY;
 use orchestra_worker::loader::events::ChainSpec;
-use orchestra_worker::process::EXIT_NO_MEMORY;
 
 use super::alone::AloneTurn;
 use super::child::Lost;

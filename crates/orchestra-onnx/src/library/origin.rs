@@ -1,0 +1,74 @@
+//! What is asked of a library, and where one was looked for.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Where to look first: folders, separated by `:`. In each, `lib`, `lib64` and `*/lib` are looked at as well.
+pub const CUDA_LIBRARIES_VARIABLE: &str = "ORCHESTRA_CUDA_LIBRARIES";
+
+pub(crate) const CUDA_PROVIDER: &str = "libonnxruntime_providers_cuda.so";
+
+/// What the library must be able to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Flavor {
+    /// Run on the CPU. Every library can.
+    Cpu,
+    /// Run on the CPU and on CUDA devices: `libonnxruntime_providers_cuda.so` must lie beside the library.
+    Gpu,
+}
+
+impl fmt::Display for Flavor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Flavor::Cpu => "CPU",
+            Flavor::Gpu => "GPU",
+        })
+    }
+}
+
+/// Where a library lies. The second half is of CUDA's, in the order in which these are looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    Explicit,
+    Env,
+    Cache,
+    Fetched,
+    Named,
+    LoaderPath,
+    BesideRuntime,
+    System,
+    Python,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Origin::Explicit => "named explicitly",
+            Origin::Env => "ORT_DYLIB_PATH",
+            Origin::Cache => "cache",
+            Origin::Fetched => "fetched",
+            Origin::Named => CUDA_LIBRARIES_VARIABLE,
+            Origin::LoaderPath => "LD_LIBRARY_PATH",
+            Origin::BesideRuntime => "beside ONNX Runtime",
+            Origin::System => "system",
+            Origin::Python => "Python package",
+        })
+    }
+}
+
+/// A place that was looked at, and why it was of no use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Tried {
+    pub origin: Origin,
+    pub place: String,
+    pub why: String,
+}
+
+impl fmt::Display for Tried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (`{}`): {}", self.origin, self.place, self.why)
+    }
+}
