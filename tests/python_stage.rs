@@ -445,6 +445,21 @@ fn a_script_inherits_no_descriptor_of_who_plans_it() {
 }
 
 #[test]
+fn no_other_program_takes_the_place_of_a_script_and_outlives_the_run() {
+    let Some(python) = python() else { return };
+    let script = format!(
+        "import ctypes, os, sys, threading\nrefused = []\ndef other():\n    for name in (sys.executable, sys.executable.encode()):\n        \
+         try: os.execv(name, [name, '-c', 'pass'])\n        except OSError as error: refused.append(error.errno)\n    \
+         ctypes.CDLL(None, use_errno=True).fexecve(os.open(sys.executable, os.O_RDONLY), (ctypes.c_char_p * 2)(b'x', None), (ctypes.c_char_p * 1)(None))\n    \
+         refused.append(ctypes.get_errno())\n\
+         one = threading.Thread(target=other)\none.start(), one.join()\nassert refused == [1, 1, 1], refused\n{TWICE}"
+    );
+    let place = place(python, 20, &script, "");
+    place.run(&[]).must_exit(0);
+    must_be_exact(&place, 20, &[]);
+}
+
+#[test]
 fn an_array_of_another_type_becomes_the_declared_one_or_fails_the_rows_that_it_cannot_hold() {
     let Some(python) = python() else { return };
     // The numbers of the rows are 0 to 3 and 4 to 7, and `bad` holds one for the second.

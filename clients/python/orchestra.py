@@ -7,7 +7,7 @@
 In workers this file speaks docs/guide/worker-protocol.md for the script. `python stage.py --check` calls it on zeros, and says what it takes and gives.
 """
 import atexit, contextlib, ctypes, faulthandler, hashlib, importlib.util, inspect, json, mmap, operator  # noqa: E401
-import os, select, socket, sys, threading, time, traceback  # noqa: E401
+import os, select, socket, struct, sys, threading, time, traceback  # noqa: E401
 
 PROTOCOL = 13
 DTYPES = ["float32", "float16", "int64", "int32", "uint8", "bool", "float64", "int16"]  # Their places are their numbers in frames.
@@ -288,8 +288,13 @@ def _check():
         status = int(not isinstance(error, ItemError))  # It may reject zeros.
         print(f"{os.path.basename(sys.argv[0])}: {_words(error)}", file=sys.stderr)
     sys.stdout.flush(), os._exit(status or int(hasattr(sys, "last_value")))  # The script itself may have failed.
+def _stay():  # No other program from now on: one that a thread starts outlives the run, since the kernel forgets whose end it dies with.
+    execs = {"x86_64": (59, 322), "aarch64": (221, 281)}[os.uname().machine]
+    steps = (0x20, 0, 0, 0), (0x15, 2, 0, execs[0]), (0x15, 1, 0, execs[1]), (6, 0, 0, 0x7FFF0000), (6, 0, 0, 0x50001)
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    ctypes.CDLL(None).prctl(22, 2, struct.pack("HP", len(steps), ctypes.addressof(code)), 0, 0) and sys.exit("the kernel has no filter of calls")
 
 if __name__ == "__main__":
     _out, _ = os.dup(1), os.dup2(2, 1)  # What a script prints goes to the log.
-    faulthandler.enable(all_threads=False)
+    faulthandler.enable(all_threads=False), "ORCHESTRA_CONFINED" in os.environ and _stay()
     _describe(_out, *sys.argv[2:]) if sys.argv[1] == "describe" else _Worker().serve(*sys.argv[2:])

@@ -20,7 +20,7 @@ use seccompiler::{
 
 use crate::load_error::LoadError;
 use calls::{
-    ALLOWED_TO_CLIENTS, ALLOWED_TO_DECODERS, FCNTLS_THAT_SIGNAL, FORBIDDEN, FORBIDDEN_REQUESTS, NEWEST,
+    ALLOWED_TO_CLIENTS, ALLOWED_TO_DECODERS, FORBIDDEN, FORBIDDEN_FCNTLS, FORBIDDEN_REQUESTS, NEWEST,
     REQUESTS_OF_CLIENTS, REQUESTS_OF_WORKERS,
 };
 use drivers::DriverPlaces;
@@ -194,7 +194,7 @@ impl Sandbox {
         let own = u64::from(std::process::id());
         rules.insert(libc::SYS_tgkill, one_of(0, &[own])?);
         rules.insert(libc::SYS_prlimit64, one_of(0, &[0, own])?);
-        rules.insert(libc::SYS_fcntl, vec![none_of(1, &FCNTLS_THAT_SIGNAL)?]);
+        rules.insert(libc::SYS_fcntl, vec![none_of(1, &FORBIDDEN_FCNTLS)?]);
         rules.insert(libc::SYS_prctl, vec![none_of(0, &[PDEATHSIG])?]);
         // To read, and nothing else: none is made, cut or written.
         let to_write = (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) as u64;
@@ -239,7 +239,7 @@ impl Sandbox {
         let one_of = |argument, values: &[u64]| {
             values.iter().map(|value| when(argument, SeccompCmpOp::Eq, *value)).collect::<Result<_, _>>()
         };
-        rules.insert(libc::SYS_fcntl, one_of(1, &FCNTLS_THAT_SIGNAL)?);
+        rules.insert(libc::SYS_fcntl, one_of(1, &FORBIDDEN_FCNTLS)?);
         rules.insert(libc::SYS_prctl, one_of(0, &[PDEATHSIG])?);
         let requests = match self.gpu {
             true => one_of(1, &FORBIDDEN_REQUESTS)?,
@@ -554,6 +554,8 @@ mod tests {
                 (libc::SYS_fcntl, [fd, libc::F_SETOWN as u64, parent]),
                 (libc::SYS_fcntl, [fd, 15, 0]), // F_SETOWN_EX
                 (libc::SYS_fcntl, [fd, 10, libc::SIGKILL as u64]),
+                (libc::SYS_fcntl, [fd, libc::F_SETLEASE as u64, libc::F_RDLCK as u64]),
+                (libc::SYS_fcntl, [fd, libc::F_NOTIFY as u64, 1]),
                 (libc::SYS_prctl, [PDEATHSIG, 0, 0]),
                 (libc::SYS_truncate, [0, 0, 0]),
             ];

@@ -263,8 +263,10 @@ const FILE_SETATTR: i64 = 469;
 /// numbers begin at 2^30.
 pub(super) const NEWEST: i64 = FILE_SETATTR;
 
-/// Commands of `fcntl` that choose the process and the signal which the kernel sends for a descriptor.
-pub(super) const FCNTLS_THAT_SIGNAL: [u64; 3] = [libc::F_SETOWN as u64, F_SETSIG, F_SETOWN_EX];
+/// Commands of `fcntl` that choose the process and the signal which the kernel sends for a descriptor, and a lease, for which others that open the file
+/// wait.
+pub(super) const FORBIDDEN_FCNTLS: [u64; 5] =
+    [libc::F_SETOWN as u64, F_SETSIG, F_SETOWN_EX, libc::F_SETLEASE as u64, libc::F_NOTIFY as u64];
 const F_SETSIG: u64 = 10;
 const F_SETOWN_EX: u64 = 15;
 
