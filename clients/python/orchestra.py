@@ -6,7 +6,7 @@
 
 In workers this file speaks docs/guide/worker-protocol.md for the script. `python stage.py --check` calls it on zeros, and says what it takes and gives.
 """
-import atexit, contextlib, ctypes, faulthandler, hashlib, importlib.util, inspect, json, mmap, operator  # noqa: E401
+import ast, atexit, contextlib, ctypes, faulthandler, hashlib, importlib.util, inspect, json, mmap, operator  # noqa: E401
 import os, select, socket, struct, sys, threading, time, traceback  # noqa: E401
 
 PROTOCOL = 13
@@ -59,11 +59,22 @@ def _pick(script, *name):
     if len(found) != 1:
         raise LookupError(f"it has the stages {names}: name one with function = \"..\"" if names else "no function has @orchestra.stage(..)")
     return found[0]
+def _imported(files):  # These, and what their code imports of the folder at whatever time, such as in a function.
+    for file in files:  # It grows.
+        for node in ast.walk(ast.parse(open(file, "rb").read())) if file.endswith(".py") else ():
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                level, module = getattr(node, "level", 0), getattr(node, "module", None)
+                folder = os.path.join(os.path.dirname(file), *[".."] * (level - 1)) if level else sys.path[0]
+                for parts in (f"{module}.{one.name}".split(".") if module else one.name.split(".") for one in node.names):
+                    stems = [os.path.normpath(os.path.join(folder, *parts[:n + 1])) for n in range(len(parts))]
+                    found = [f for stem in stems for f in (f"{stem}.py", os.path.join(stem, "__init__.py")) if os.path.isfile(f)]
+                    files += [f for f in found if f not in files and f.startswith(sys.path[0] + os.sep)]
+    return files
 def _describe(to, script, *name):  # What the planner asks for: the declaration, and the files that make the results; or what is wrong.
     try:
         answer = {key: value for key, value in _load(script, *name).items() if key != "code"}
         modules = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
-        own = sorted(f for f in modules if f.startswith(sys.path[0] + os.sep) and "site-packages" not in f)
+        own = sorted(_imported([f for f in modules if f.startswith(sys.path[0] + os.sep) and "site-packages" not in f]))
         answer["files"] = [(os.path.relpath(f, sys.path[0]), hashlib.sha256(open(f, "rb").read()).hexdigest()) for f in own]
     except BaseException as error:
         answer = {"error": _words(error)}
@@ -124,7 +135,6 @@ class _Bytes:  # Reads what bincode wrote: integers of variable length, little-e
     def region(self):
         name, dtype, shape, _ = self.text().decode(), DTYPES[self.int()], self.list(self.dim), self.dim()
         return {"name": name, "dtype": dtype, "shape": shape, "offset": self.int(), "row_bytes": self.int()}
-
 def _int(*numbers):
     return b"".join([bytes((n,)) if n < 251 else b"\xfb" + n.to_bytes(2, "little") if n < 1 << 16 else b"\xfc" + n.to_bytes(4, "little")
                      if n < 1 << 32 else b"\xfd" + n.to_bytes(8, "little") for n in numbers])
