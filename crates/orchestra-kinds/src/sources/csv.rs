@@ -21,9 +21,8 @@ use super::reading::columns::{
 use super::reading::csv_record::{RecordParser, never_closed};
 use super::reading::encoding::Foreign;
 use super::reading::field_type::{Field, FieldType};
-use super::reading::input::{ReadSeek, describe, head, open_to_list};
-use super::reading::limits::LARGEST_TEXT;
-use super::reading::lines::{Ends, RecordReader, first_record, has_changed, list, open_quote};
+use super::reading::input::{ReadSeek, describe, open_to_list};
+use super::reading::lines::{Ends, RecordReader, first_record, has_changed, head_of, list, open_quote};
 use super::reading::number::no_number;
 use super::reading::row::{Row, Taken};
 use crate::objects;
@@ -129,7 +128,8 @@ struct FirstRecord {
 
 impl FirstRecord {
     fn of(&self, file: &mut dyn ReadSeek) -> Result<FoundColumns, String> {
-        let head = head(file, LARGEST_TEXT).map_err(|error| error.to_string())?;
+        let ends = Ends::Quoted { delimiter: self.delimiter };
+        let head = head_of(file, ends, 2).map_err(|error| error.to_string())?;
         let found = first_records(&head, self.delimiter);
         let is_hint = |(_, line): (_, &[u8])| delimiter_hint(line).is_some();
         let tells = first_record(&head, Ends::Line).is_ok_and(is_hint);
@@ -253,8 +253,9 @@ pub struct Records {
 impl Items for Records {
     fn list(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
+        let ends = Ends::Quoted { delimiter: self.delimiter };
         let head = open_to_list(path, |file, _| {
-            head(file, LARGEST_TEXT).map_err(|error| ListError::bad_file(path, error))
+            head_of(file, ends, 1).map_err(|error| ListError::bad_file(path, error))
         })?;
         let foreign = |why: String| {
             let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
@@ -271,7 +272,7 @@ impl Items for Records {
             );
             return Err(unreadable(why));
         }
-        list(path, Ends::Quoted { delimiter: self.delimiter }, 1, push)
+        list(path, ends, 1, push)
     }
 
     fn has_changed(&self, before: &Path, now: &Path) -> bool {

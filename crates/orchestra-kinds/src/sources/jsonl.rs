@@ -21,9 +21,8 @@ use super::reading::columns::{
 };
 use super::reading::encoding::NO_UTF8;
 use super::reading::field_type::Field;
-use super::reading::input::{ReadSeek, describe, head};
-use super::reading::limits::LARGEST_TEXT;
-use super::reading::lines::{Ends, RecordReader, first_record, has_changed, list};
+use super::reading::input::{ReadSeek, describe};
+use super::reading::lines::{Ends, RecordReader, first_record, has_changed, head_of, list};
 use super::reading::row::{Row, Taken};
 use crate::objects;
 
@@ -77,7 +76,7 @@ struct FirstLine {
 
 impl FirstLine {
     fn of(&self, file: &mut dyn ReadSeek) -> Result<FoundColumns, String> {
-        let head = head(file, LARGEST_TEXT).map_err(|error| error.to_string())?;
+        let head = head_of(file, Ends::Line, 1).map_err(|error| error.to_string())?;
         let found = first_record(&head, Ends::Line)
             .and_then(|(at, record)| parse(record).map_err(|why| format!("line {}: {why}", at.line)));
         let typed =

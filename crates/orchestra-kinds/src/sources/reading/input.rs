@@ -428,11 +428,23 @@ pub fn warn_of_no_item<K: TypedSource>(source: &mut SourceContext<'_, '_>, quest
     }
 }
 
-/// The first `n` bytes, or all where there are fewer.
-pub fn head(reader: &mut dyn ReadSeek, n: u64) -> io::Result<Vec<u8>> {
-    let mut head = Vec::new();
-    reader.take(n).read_to_end(&mut head)?;
-    Ok(head)
+/// Bytes of a head that are read first: mostly enough.
+const LEAST_HEAD: u64 = 64 << 10;
+
+/// The first bytes, with as many as it takes until they are enough: all where there are fewer, and `most` at most.
+pub fn head(
+    reader: &mut dyn ReadSeek,
+    most: u64,
+    is_enough: impl Fn(&[u8]) -> bool,
+) -> io::Result<Vec<u8>> {
+    let (mut head, mut wanted) = (Vec::new(), LEAST_HEAD.min(most));
+    loop {
+        (&mut *reader).take(wanted - head.len() as u64).read_to_end(&mut head)?;
+        if (head.len() as u64) < wanted || wanted == most || is_enough(&head) {
+            return Ok(head);
+        }
+        wanted = (wanted * 4).min(most);
+    }
 }
 
 #[cfg(test)]

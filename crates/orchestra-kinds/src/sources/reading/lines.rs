@@ -10,7 +10,7 @@ use orchestra_core::data::Refusal;
 use orchestra_plan::ReadOptions;
 use orchestra_store::{Found, ListError, PassedOver, PushFound};
 
-use super::input::{Input, Last, Opener, cannot_read, changed, open_to_list};
+use super::input::{Input, Last, Opener, ReadSeek, cannot_read, changed, head, open_to_list};
 use super::limits::LARGEST_TEXT;
 use super::locator::{locator, parts, stamp_of};
 
@@ -135,7 +135,20 @@ pub fn records<E: From<io::Error>>(
     }
 }
 
-/// The first record of a file of which these are the first bytes; without its line feed.
+/// The first bytes of a file, with its first `n` records; as many as one of them may have, at most.
+pub fn head_of(file: &mut dyn ReadSeek, ends: Ends, n: usize) -> io::Result<Vec<u8>> {
+    head(file, LARGEST_TEXT, |head| {
+        let mut n_whole = 0;
+        let counted: io::Result<()> = records(head, ends, |span| {
+            let last = span.and_then(|span| head.get((span.at + span.len) as usize - 1));
+            n_whole += usize::from(last == Some(&b'\n'));
+            Ok(())
+        });
+        counted.is_ok() && n_whole >= n
+    })
+}
+
+/// The first record of a file whose head these bytes are, see [`head_of`]; without its line feed.
 ///
 /// # Errors
 /// There is none, or it is longer than an item may be.
