@@ -19,7 +19,7 @@ fn results(place: &Workplace) -> Vec<u8> {
 }
 
 /// A workplace whose rows go through a filter to one file of records, from files of this kind.
-fn rows_of(kind: &str, file: &str) -> Workplace {
+pub fn rows_of(kind: &str, file: &str) -> Workplace {
     let place = Workplace::new();
     let text = format!(
         "version = 1\n[sources.s]\nkind = {kind:?}\npaths = [{file:?}]\n[stages.all]\nkind = \"filter\"\nkeep = \"true\"\nfrom = \"s\"\n\
@@ -30,7 +30,7 @@ fn rows_of(kind: &str, file: &str) -> Workplace {
 }
 
 /// Writes a file in its place, and gives it the time that it had.
-fn edit_and_hide(file: &Path, bytes: &[u8]) {
+pub fn edit_and_hide(file: &Path, bytes: &[u8]) {
     let meta = file.metadata().unwrap();
     assert_eq!(bytes.len() as u64, meta.len(), "of the same size");
     let changed_at = || file.metadata().map(|meta| (meta.ctime(), meta.ctime_nsec())).unwrap();
@@ -115,7 +115,7 @@ fn rows_of_an_array_that_was_edited_or_replaced_are_refused_by_name_and_those_of
 }
 
 /// A tar archive of these members.
-fn tar(members: &[(String, Vec<u8>)]) -> Vec<u8> {
+pub fn tar(members: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut file = Vec::new();
     for (name, bytes) in members {
         let mut header = [0; 512];
@@ -141,7 +141,7 @@ fn tar(members: &[(String, Vec<u8>)]) -> Vec<u8> {
 }
 
 /// A zip archive of these members, as they are.
-fn zip(members: &[(String, Vec<u8>)]) -> Vec<u8> {
+pub fn zip(members: &[(String, Vec<u8>)]) -> Vec<u8> {
     let (mut file, mut directory) = (Vec::new(), Vec::new());
     for (name, bytes) in members {
         let mut crc = flate2::Crc::new();

@@ -89,6 +89,7 @@ mod terminal;
 mod tracing_jaeger;
 mod tracing_otlp;
 mod trimmed;
+mod unchanged_sources;
 mod verify;
 mod watch;
 mod worker_memory;

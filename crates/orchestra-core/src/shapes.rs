@@ -34,7 +34,7 @@ pub enum Fan {
 }
 
 /// The settings of a kind from which another process makes a map or a fetch again: only the kind that wrote them down reads them.
-#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Encode, Decode)]
 pub struct KindSettings {
     pub kind: String,
     /// In a form of its own.

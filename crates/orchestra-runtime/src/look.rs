@@ -221,11 +221,17 @@ impl fmt::Debug for Open {
 
 impl Expand for ListsInLoader {
     fn expand(&self, file: &Path, push: PushFound<'_>) -> Result<(), ListError> {
+        self.expand_unless(None, file, push)
+    }
+
+    fn expand_unless(&self, known: Option<u64>, file: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let mut open = locked(&self.open);
         let (mut blame, mut pushed) = (LoaderBlame::default(), Pushed::default());
         loop {
             let before = pushed.items;
-            match self.list(&mut open, file, &mut pushed, push) {
+            // Of another process, which goes on where the last one died.
+            let known = known.filter(|_| pushed.version.is_none());
+            match self.list(&mut open, known, file, &mut pushed, push) {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(error)) => {
                     // It may be in the middle of the file.
@@ -257,6 +263,7 @@ impl Expand for ListsInLoader {
 struct Pushed {
     items: u64,
     passed_over: PassedOverCounts,
+    version: Option<u64>,
 }
 
 impl ListsInLoader {
@@ -264,6 +271,7 @@ impl ListsInLoader {
     fn list(
         &self,
         open: &mut Option<Open>,
+        known: Option<u64>,
         file: &Path,
         pushed: &mut Pushed,
         push: PushFound<'_>,
@@ -278,7 +286,7 @@ impl ListsInLoader {
         }
         let Some(Open { process, .. }) = open else { return Ok(Err(ListError::Stopped)) };
         let died = |lost| Death { lost, has_begun: true };
-        let asked = process.write(&ToLoader::List { file: file.as_os_str().as_bytes().to_vec() });
+        let asked = process.write(&ToLoader::List { file: file.as_os_str().as_bytes().to_vec(), known });
         asked.map_err(died)?;
         let (mut heard, mut heard_at) = (Pushed::default(), Instant::now());
         loop {
@@ -322,6 +330,12 @@ impl Pushed {
         heard: &mut Pushed,
         push: PushFound<'_>,
     ) -> Option<Result<(), ListError>> {
+        if let Some(version) = block.version
+            && self.version.replace(version) != Some(version)
+            && let Err(error) = push(Found::Version(version))
+        {
+            return Some(Err(error));
+        }
         let taken = block.each(file, |name, locator| {
             heard.items += 1;
             if heard.items <= self.items {

@@ -24,8 +24,11 @@ mod extent;
 mod folder_walk;
 mod growth;
 mod item_name;
+mod kept_files;
+mod listed_file;
 mod lister;
 mod listing_file;
+mod listing_reader;
 mod manifest;
 mod objects;
 mod passed_over;
@@ -41,14 +44,14 @@ use serde::Serialize;
 
 pub use self::error::{ListError, StoreTrouble};
 pub use self::expand::{Expand, FileKinds, Found, PushFound};
-pub use self::extend::{Extension, extend_listing};
+pub use self::extend::{Extension, extend_listing, relist};
 pub use self::extent::Extent;
 pub use self::growth::Growth;
 pub use self::item_name::escape;
-use self::lister::list;
+use self::lister::{Lister, list};
 pub use self::lister::{first_item, write_items, write_listing};
 use self::listing_file::ListingWriter;
-pub use self::listing_file::{ListingReader, ListingSummary};
+pub use self::listing_reader::{ListingReader, ListingSummary};
 pub use self::objects::{Object, ObjectPage, ObjectStore, Objects, SourceStore, is_url, one_by_one};
 pub use self::passed_over::{PassedOver, PassedOverCounts, is_hidden, is_hidden_part};
 use self::pattern::Entry;
@@ -213,7 +216,7 @@ impl Catalog {
         let work = move || {
             let listed = || match spec.watch() {
                 Some(how) => watched::watch(&spec, how, expand.as_deref(), most, writer, taken, &growth),
-                None => list(&spec, expand.as_deref(), most, writer, &|| !growth.is_stopped()),
+                None => list(&spec, Lister::new(writer, expand.as_deref(), most, &|| !growth.is_stopped())),
             };
             let listed = catch_unwind(AssertUnwindSafe(listed)).unwrap_or(Err(ListError::Panicked));
             if let Err(error) = listed {

@@ -21,7 +21,7 @@ use super::reading::columns::{
 use super::reading::csv_record::{RecordParser, never_closed};
 use super::reading::encoding::Foreign;
 use super::reading::field_type::{Field, FieldType};
-use super::reading::input::{ReadSeek, describe, open_to_list};
+use super::reading::input::{ReadSeek, describe};
 use super::reading::lines::{Ends, RecordReader, first_record, has_changed, head_of, list, open_quote};
 use super::reading::number::no_number;
 use super::reading::row::{Row, Taken};
@@ -254,25 +254,21 @@ impl Items for Records {
     fn list(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
         let ends = Ends::Quoted { delimiter: self.delimiter };
-        let head = open_to_list(path, |file, _| {
-            head_of(file, ends, 1).map_err(|error| ListError::bad_file(path, error))
-        })?;
-        let foreign = |why: String| {
-            let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-            let foreign = Foreign::of(&head, &name);
-            foreign.map_or(why, |foreign| format!("it is {}; {}", foreign.what, foreign.help()))
+        let check = |file: &mut dyn ReadSeek| {
+            let head = head_of(file, ends, 1).map_err(|error| ListError::bad_file(path, error))?;
+            let foreign = |why: String| {
+                let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+                let foreign = Foreign::of(&head, &name);
+                foreign.map_or(why, |foreign| format!("it is {}; {}", foreign.what, foreign.help()))
+            };
+            let header = header_of(&head, self.delimiter).map_err(foreign).map_err(unreadable)?;
+            if header == self.header {
+                return Ok(());
+            }
+            let [own, first] = [&header, &self.header].map(|header| header.join("`, `"));
+            Err(unreadable(format!("its columns are `{own}`, and those of the first file `{first}`")))
         };
-        let header = header_of(&head, self.delimiter).map_err(foreign).map_err(unreadable)?;
-        drop(head);
-        if header != self.header {
-            let why = format!(
-                "its columns are `{}`, and those of the first file `{}`",
-                header.join("`, `"),
-                self.header.join("`, `")
-            );
-            return Err(unreadable(why));
-        }
-        list(path, ends, 1, push)
+        list(path, ends, Some(&check), push)
     }
 
     fn has_changed(&self, before: &Path, now: &Path) -> bool {

@@ -144,7 +144,7 @@ pub struct Lines {
 
 impl Items for Lines {
     fn list(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
-        list(path, Ends::Line, 0, push)
+        list(path, Ends::Line, None, push)
     }
 
     fn has_changed(&self, before: &Path, now: &Path) -> bool {

@@ -5,6 +5,7 @@ mod sample_columns;
 
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
+use std::slice;
 
 use bincode::{Decode, Encode};
 use orchestra_core::shapes::{FetchRun, KindSettings};
@@ -114,7 +115,7 @@ pub struct Shards {
 impl Items for Shards {
     fn list(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         open_to_list(path, |archive, seen| {
-            let version = FileVersion::of([seen]);
+            let version = FileVersion::say(slice::from_ref(seen), push)?;
             self.samples(path, version, BufReader::with_capacity(16 << 10, archive), push)
         })
     }

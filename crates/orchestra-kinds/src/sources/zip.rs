@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io::BufReader;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::slice;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
@@ -15,6 +16,7 @@ use orchestra_plan::{
 use orchestra_store::{Found, ListError, PassedOver, PassedOverCounts, PushFound, escape, is_hidden};
 
 use super::reading::archive::Member;
+use super::reading::file_version::FileVersion;
 use super::reading::input::{Input, Last, Opener, answer, open_to_list, warn_of_no_item, why_no_item};
 use super::reading::limits::LARGEST_FILE_BYTES;
 use super::reading::locator::{locator, parts};
@@ -92,7 +94,8 @@ impl Items for Pictures {
     fn list(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
         let (mut n_items, mut passed_over) = (0_u64, PassedOverCounts::default());
-        open_to_list(path, |file, _| {
+        open_to_list(path, |file, seen| {
+            FileVersion::say(slice::from_ref(seen), push)?;
             let members = zip_members::members(BufReader::new(file)).map_err(unreadable)?;
             let mut members = members.with_hidden(self.takes_hidden());
             while let Some(member) = members.next().map_err(unreadable)? {

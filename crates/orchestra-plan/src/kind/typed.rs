@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::marker::PhantomData;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -12,7 +13,7 @@ use orchestra_core::data::Schema;
 use orchestra_core::shapes::{
     Encoder, Fetch, FetchRun, KindSettings, Map, Network, Opens, RowWork, map_from,
 };
-use orchestra_store::{Expand, ListError, ObjectOutput, ObjectStore, PushFound};
+use orchestra_store::{Expand, Found, ListError, ObjectOutput, ObjectStore, PushFound};
 use serde_json::Value as Json;
 
 use super::{
@@ -111,7 +112,7 @@ pub struct ItemSchema {
 
 /// The items of a source. A loader process gets them as bytes, and lists and reads them there.
 pub trait Items: fmt::Debug + Encode + Decode<()> + Send + Sync + 'static {
-    /// As [`Expand::expand`], where files hold several items.
+    /// As [`Expand::expand`], where files hold several items. First it says the version of the file, where it has one.
     ///
     /// # Errors
     /// Those of [`Expand::expand`].
@@ -309,6 +310,14 @@ impl<K: TypedSource> ItemsOf<K> {
         let (options, items) = settings.read()?;
         Some(Self { options, items })
     }
+
+    /// What makes another list of the same file: other settings, which may come from another file, and another program.
+    fn list_version(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        env!("CARGO_PKG_VERSION").hash(&mut hasher);
+        KindSettings::of(K::NAME, &(&self.options, &self.items)).hash(&mut hasher);
+        hasher.finish()
+    }
 }
 
 impl<K: TypedSource> fmt::Debug for ItemsOf<K> {
@@ -337,7 +346,10 @@ impl<K: TypedSource> Fetch for ItemsOf<K> {
 
 impl<K: TypedSource> Expand for ItemsOf<K> {
     fn expand(&self, file: &Path, push: PushFound<'_>) -> Result<(), ListError> {
-        self.items.list(file, push)
+        self.items.list(file, &mut |found| match found {
+            Found::Version(version) => push(Found::Version(version ^ self.list_version())),
+            found => push(found),
+        })
     }
 
     fn has_changed(&self, before: &Path, now: &Path) -> bool {

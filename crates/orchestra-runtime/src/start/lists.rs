@@ -7,9 +7,7 @@ use std::sync::Arc;
 
 use orchestra_core::SourceId;
 use orchestra_plan::{Plan, SourcePlan};
-use orchestra_store::{
-    Catalog, Expand, Extension, Journal, ListError, ListingReader, NumberSet, extend_listing, write_items,
-};
+use orchestra_store::{Catalog, Expand, Extension, Journal, ListError, ListingReader, NumberSet};
 
 use super::StartRunError;
 use crate::child::spawn::ProcessLauncher;
@@ -178,9 +176,10 @@ fn relist(
 ) -> Result<Relisted, ListError> {
     let next = private.join(format!("items-{}.next", source.name));
     let mut relisted = Relisted { next, target: listing_path(private, &source.name), extension: None };
-    write_items(&source.listing, expand.as_deref(), most, &relisted.next, &|| true)?;
-    if relisted.target.exists() {
-        relisted.extension = Some(extend_listing(&relisted.target, &relisted.next, expand.as_deref())?);
+    let Relisted { next, target, .. } = &relisted;
+    if target.exists() {
+        let extension = orchestra_store::relist(&source.listing, expand.as_deref(), most, target, next)?;
+        relisted.extension = Some(extension);
     }
     Ok(relisted)
 }

@@ -19,6 +19,8 @@ pub enum Found<'a> {
     PassedOver(PassedOver, u64),
     /// No item yet. The reader says so while it reads on, and the taker may end the list.
     Nothing,
+    /// Before all else: what tells the file from itself when it was edited or replaced. Not said of one that may change without another version.
+    Version(u64),
 }
 
 /// Takes what a file holds, as it is found.
@@ -32,6 +34,20 @@ pub trait Expand: fmt::Debug + Send + Sync {
     /// # Errors
     /// The file cannot be read, or is none of this kind; and those of `push`.
     fn expand(&self, file: &Path, push: PushFound<'_>) -> Result<(), ListError>;
+
+    /// As [`Self::expand`], where the items of this version of the file are `known`: of a file that has it, the version is pushed and nothing else.
+    ///
+    /// # Errors
+    /// As [`Self::expand`].
+    fn expand_unless(&self, known: Option<u64>, file: &Path, push: PushFound<'_>) -> Result<(), ListError> {
+        let mut is_known = false;
+        let listed = self.expand(file, &mut |found| {
+            push(found)?;
+            is_known = matches!(found, Found::Version(version) if known == Some(version));
+            if is_known { Err(ListError::Stopped) } else { Ok(()) }
+        });
+        if is_known { Ok(()) } else { listed }
+    }
 
     /// The file of a locator that it gave: what comes before the last `#`.
     fn file_of<'a>(&self, locator: &'a Path) -> &'a Path {

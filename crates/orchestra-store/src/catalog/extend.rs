@@ -9,8 +9,11 @@ use std::iter::Peekable;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use super::kept_files::KeptFiles;
+use super::lister::{Lister, list};
 use super::listing_file::{ListingWriter, folder_of};
-use super::{Expand, ItemEntry, ListError, ListingReader};
+use super::listing_reader::Entry;
+use super::{Expand, ItemEntry, ListError, ListingReader, ListingSpec};
 use crate::number_set::NumberSet;
 use crate::sorter::{Merge, Sorter};
 
@@ -36,33 +39,100 @@ pub struct Extension {
     pub changed: NumberSet,
 }
 
+impl Extension {
+    fn of(before: &ListingReader) -> Self {
+        Self {
+            numbered: before.n_items(),
+            was_complete: before.summary().is_some(),
+            appended: 0,
+            missing_count: 0,
+            missing: Vec::new(),
+            changed: NumberSet::default(),
+        }
+    }
+}
+
+/// Lists a source anew into `new`, as [`write_items`](super::write_items) does, and has that begin with the items of `old`, as [`extend_listing`] does. Files that are
+/// as they were when `old` was written are looked at, and not read.
+///
+/// # Errors
+/// Those of both.
+pub fn relist(
+    spec: &ListingSpec,
+    expand: Option<&dyn Expand>,
+    most: u64,
+    old: &Path,
+    new: &Path,
+) -> Result<Extension, ListError> {
+    let mut before = ListingReader::open_unfinished(old)?;
+    let mut kept = match expand {
+        Some(_) => KeptFiles::of(&mut before)?,
+        None => KeptFiles::default(),
+    };
+    let writer = ListingWriter::create(new, None)?;
+    let mut lister = Lister::new(writer, expand, most, &|| true);
+    lister.kept = Some(&mut kept);
+    let listed = list(spec, lister)?;
+    let after = ListingReader::open(new)?;
+    if listed.count > 0 || !kept.are_all(before.n_items()) {
+        return extend(before, after, new, expand, &kept);
+    }
+    // Nothing is new and nothing is missing. It is written anew: of the old one, the index is not known to be whole.
+    let mut writer = ListingWriter::create(new, None)?;
+    writer.passed_over = after.growth().passed_over();
+    while let Some((name, locator)) = before.read()? {
+        writer.push(name, path(locator))?;
+    }
+    copy_files(&mut before, &mut writer, |_| true)?;
+    writer.finish()?;
+    Ok(Extension::of(&before))
+}
+
 /// Rewrites the list `new` to begin with the items of `old` in their order, with the locators that `new` gave them, and behind them the items that
 /// only `new` names, in its order. `new` is complete and changes at once or not at all; `old` may be unfinished and is left alone. `expand` has made
 /// the items of files, and says which of them have changed.
 pub fn extend_listing(old: &Path, new: &Path, expand: Option<&dyn Expand>) -> Result<Extension, ListError> {
-    let before = ListingReader::open_unfinished(old)?;
-    let after = ListingReader::open(new)?;
-    let mut result = Extension {
-        numbered: before.n_items(),
-        was_complete: before.summary().is_some(),
-        appended: 0,
-        missing_count: 0,
-        missing: Vec::new(),
-        changed: NumberSet::default(),
-    };
-    if before.summary() == after.summary() {
+    let (before, after) = (ListingReader::open_unfinished(old)?, ListingReader::open(new)?);
+    extend(before, after, new, expand, &KeptFiles::default())
+}
+
+/// `after` is `new`, and has no items of files that are kept.
+fn extend(
+    mut before: ListingReader,
+    mut after: ListingReader,
+    new: &Path,
+    expand: Option<&dyn Expand>,
+    kept: &KeptFiles,
+) -> Result<Extension, ListError> {
+    let mut result = Extension::of(&before);
+    if kept.n_items() == 0 && before.summary() == after.summary() {
         return Ok(result);
     }
     let wrap = |error: io::Error| ListError::ListFile { path: new.into(), doing: "write", error };
     let folder = folder_of(new);
-    let passed_over = after.growth().passed_over();
-    let old_sorted = by_name(before, &folder, wrap)?;
-    let new_sorted = by_name(after, &folder, wrap)?;
+    let old_sorted = by_name(&mut before, &folder, wrap)?;
+    let new_sorted = by_name(&mut after, &folder, wrap)?;
     let mut places = Sorter::new(&folder);
+    // Of the file of the last item that was asked for: most lie beside each other.
+    let mut last = (Vec::new(), false);
+    let mut is_kept = |locator: &[u8]| {
+        let file =
+            expand.map_or(path(locator), |expand| expand.file_of(path(locator))).as_os_str().as_bytes();
+        if last.0 != file {
+            last = (file.to_owned(), kept.is_kept(file));
+        }
+        last.1
+    };
     join(old_sorted, new_sorted, &mut |joined| {
         let (place, row) = match joined {
+            // A file that is named twice now: the list has its items once.
+            Joined::Both { place, before, row } if is_kept(&before) => {
+                let kept = Row { name: row.name.clone(), place, locator: before };
+                places.push(&kept.at(place))?;
+                result.appended += 1;
+                (APPENDED | row.place, row)
+            }
             Joined::Both { place, before, row } => {
-                let path = |locator| Path::new(OsStr::from_bytes(locator));
                 if expand.is_some_and(|expand| expand.has_changed(path(&before), path(&row.locator))) {
                     result.changed.insert(place);
                 }
@@ -72,6 +142,7 @@ pub fn extend_listing(old: &Path, new: &Path, expand: Option<&dyn Expand>) -> Re
                 result.appended += 1;
                 (APPENDED | row.place, row)
             }
+            Joined::Old(row) if is_kept(&row.locator) => (row.place, row),
             Joined::Old(row) => {
                 result.missing_count += 1;
                 if result.missing.len() < MISSING_SHOWN {
@@ -80,18 +151,42 @@ pub fn extend_listing(old: &Path, new: &Path, expand: Option<&dyn Expand>) -> Re
                 (row.place, row)
             }
         };
-        places.push(&[&place.to_be_bytes()[..], &row.name_and_locator()].concat())
+        places.push(&row.at(place))
     })
     .map_err(wrap)?;
     let mut writer = ListingWriter::create(new, None)?;
-    writer.passed_over = passed_over;
+    writer.passed_over = after.growth().passed_over();
     for record in places.finish().map_err(wrap)? {
         let record = record.map_err(wrap)?;
         let (name, locator) = split(&record[8..]).ok_or_else(|| wrap(spill_damaged()))?;
-        writer.push(name, Path::new(OsStr::from_bytes(locator)))?;
+        writer.push(name, path(locator))?;
     }
+    copy_files(&mut before, &mut writer, |path| kept.is_kept(path))?;
+    copy_files(&mut after, &mut writer, |_| true)?;
     writer.finish()?;
     Ok(result)
+}
+
+/// Writes the files of a list of which `is_wanted` says so.
+fn copy_files(
+    list: &mut ListingReader,
+    writer: &mut ListingWriter,
+    is_wanted: impl Fn(&[u8]) -> bool,
+) -> Result<(), ListError> {
+    list.rewind()?;
+    while let Some(entry) = list.read_entry()? {
+        match entry {
+            Entry::File(name, path, file) if is_wanted(path.as_os_str().as_bytes()) => {
+                writer.push_file(name, path, file)?;
+            }
+            Entry::File(..) | Entry::Item(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn path(locator: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(locator))
 }
 
 /// A row of a sorted list.
@@ -113,8 +208,9 @@ impl Row {
         Some(Self { name: name.into(), place: u64::from_be_bytes(*place), locator: locator.into() })
     }
 
-    fn name_and_locator(&self) -> Vec<u8> {
-        [self.name.as_bytes(), &[0], &self.locator].concat()
+    /// Place, name, NUL, locator: sorts by this place.
+    fn at(&self, place: u64) -> Vec<u8> {
+        [&place.to_be_bytes(), self.name.as_bytes(), &[0], &self.locator].concat()
     }
 }
 
@@ -124,7 +220,7 @@ fn split(record: &[u8]) -> Option<(&str, &[u8])> {
 }
 
 fn by_name(
-    list: ListingReader,
+    list: &mut ListingReader,
     folder: &Path,
     wrap: impl Fn(io::Error) -> ListError,
 ) -> Result<Merge, ListError> {

@@ -38,6 +38,7 @@ struct State {
 }
 
 /// A place in the file from which record `first` can be read.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Mark {
     pub first: u64,
     pub offset: u64,

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use super::expand::{Expand, Found};
 use super::folder_walk::{Walk, Walking, any_file};
 use super::item_name::{escape, name_under};
+use super::kept_files::KeptFiles;
+use super::listed_file::ListedFile;
 use super::listing_file::{ListingWriter, folder_of};
 use super::objects::is_url;
 use super::pattern::{Entry, common_root};
@@ -41,17 +43,11 @@ pub fn write_items(
     out: &Path,
     go_on: &dyn Fn() -> bool,
 ) -> Result<ListingSummary, ListError> {
-    list(spec, expand, most, ListingWriter::create(out, None)?, go_on)
+    list(spec, Lister::new(ListingWriter::create(out, None)?, expand, most, go_on))
 }
 
-pub(crate) fn list(
-    spec: &ListingSpec,
-    expand: Option<&dyn Expand>,
-    most: u64,
-    writer: ListingWriter,
-    go_on: &dyn Fn() -> bool,
-) -> Result<ListingSummary, ListError> {
-    let lister = RefCell::new(Lister::new(writer, expand, most, go_on));
+pub(crate) fn list(spec: &ListingSpec, lister: Lister<'_>) -> Result<ListingSummary, ListError> {
+    let lister = RefCell::new(lister);
     match spec {
         // All that is there now, where the source does not watch.
         ListingSpec::Paths { base, patterns } | ListingSpec::Watched { base, patterns, .. } => {
@@ -122,6 +118,8 @@ pub(crate) struct Lister<'a> {
     seen: u64,
     /// What files hold that is no item.
     in_files: PassedOverCounts,
+    /// Files of an earlier list: those that are as they were are not listed again.
+    pub kept: Option<&'a mut KeptFiles>,
 }
 
 impl<'a> Lister<'a> {
@@ -131,7 +129,7 @@ impl<'a> Lister<'a> {
         most: u64,
         go_on: &'a dyn Fn() -> bool,
     ) -> Self {
-        Self { writer, expand, most, go_on, seen: 0, in_files: PassedOverCounts::default() }
+        Self { writer, expand, most, go_on, seen: 0, in_files: PassedOverCounts::default(), kept: None }
     }
 
     pub fn push(&mut self, name: &str, path: &Path) -> Result<(), ListError> {
@@ -143,19 +141,53 @@ impl<'a> Lister<'a> {
         let Some(expand) = self.expand else {
             return self.write(name, path, path);
         };
-        let mut at = 0;
-        expand.expand(path, &mut |found| {
+        let known = self.kept.as_deref().and_then(|kept| kept.version_of(name, path));
+        let (mut at, mut in_file) = (0, PassedOverCounts::default());
+        let (mut version, mut is_steady) = (None, true);
+        expand.expand_unless(known, path, &mut |found| {
             let (suffix, locator) = match found {
                 Found::Item(suffix, locator) => (suffix, locator),
-                Found::PassedOver(reason, n) => return self.pass_over_in_file(reason, n),
+                Found::PassedOver(reason, n) => {
+                    in_file.add(reason, n);
+                    return self.pass_over_in_file(reason, n);
+                }
                 Found::Nothing => return self.idle(),
+                Found::Version(found) => {
+                    is_steady &= version.replace(found).is_none_or(|before| before == found);
+                    return Ok(());
+                }
             };
             at += 1;
             if at <= skipped {
                 return Ok(());
             }
             self.write(&format!("{name}{suffix}"), Path::new(OsStr::from_bytes(locator)), path)
-        })
+        })?;
+        match version.filter(|_| is_steady) {
+            Some(_) if version == known && at == 0 => self.keep(path),
+            Some(version) => {
+                let file = ListedFile { version, n_items: at, passed_over: in_file, digest: 0 };
+                self.writer.push_file(name, path, file)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The items of a file stay as the earlier list has them.
+    fn keep(&mut self, path: &Path) -> Result<(), ListError> {
+        self.step()?;
+        if let Some(kept) = &mut self.kept {
+            let passed_over = kept.keep(path);
+            self.in_files = self.in_files.and(passed_over);
+        }
+        if self.n_items() > self.most {
+            return Err(ListError::TooMany { most: self.most, path: path.to_owned() });
+        }
+        Ok(())
+    }
+
+    fn n_items(&self) -> u64 {
+        self.writer.count().saturating_add(self.kept.as_deref().map_or(0, KeptFiles::n_items))
     }
 
     fn pass_over_in_file(&mut self, reason: PassedOver, n: u64) -> Result<(), ListError> {
@@ -173,7 +205,7 @@ impl<'a> Lister<'a> {
     /// Writes an item of `file`.
     fn write(&mut self, name: &str, locator: &Path, file: &Path) -> Result<(), ListError> {
         self.step()?;
-        if self.writer.count() >= self.most {
+        if self.n_items() >= self.most {
             // What is generated lies in no file.
             let path = if file.as_os_str().is_empty() { PathBuf::from(name) } else { file.to_owned() };
             return Err(ListError::TooMany { most: self.most, path });

@@ -13,15 +13,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 
 use super::folder_walk::{Walk, Walking};
 use super::growth::Growth;
 use super::item_name::name_under;
+use super::kept_files::key;
 use super::lister::{Lister, list};
 use super::listing_file::{ListingWriter, folder_of};
+use super::listing_reader::Entry;
 use super::objects::{self, ObjectStore, SourceStore};
-use super::pattern::{Entry, common_root};
+use super::pattern::{self, common_root};
 use super::{Expand, ListError, ListingReader, ListingSpec, ListingSummary, PassedOverCounts};
 
 /// A file that was not changed for so long is whole, whenever it was first seen. Clocks of file servers may differ by less.
@@ -74,12 +75,21 @@ pub(crate) struct Taken {
 
 impl Taken {
     /// Reads what the list has, which may be unfinished.
-    pub fn of(reader: ListingReader, expand: Option<&dyn Expand>) -> Result<Self, ListError> {
+    pub fn of(mut reader: ListingReader, expand: Option<&dyn Expand>) -> Result<Self, ListError> {
         let mut taken = Self::default();
-        for item in reader {
-            let locator = item?.locator;
-            let file = expand.map_or(locator.as_path(), |expand| expand.file_of(&locator));
-            let file = file.as_os_str().as_bytes();
+        while let Some(entry) = reader.read_entry()? {
+            let file = match entry {
+                Entry::Item(locator) => {
+                    let locator = Path::new(OsStr::from_bytes(locator));
+                    expand.map_or(locator, |expand| expand.file_of(locator)).as_os_str().as_bytes()
+                }
+                // With all of its items, which may be none.
+                Entry::File(_, path, _) => {
+                    taken.files.insert(key(path.as_os_str().as_bytes()));
+                    taken.last = None;
+                    continue;
+                }
+            };
             match &mut taken.last {
                 Some((last, n)) if last == file => *n += 1,
                 last => {
@@ -90,13 +100,6 @@ impl Taken {
         }
         Ok(taken)
     }
-}
-
-fn key(path: &[u8]) -> [u8; 16] {
-    let digest: [u8; 32] = Sha256::digest(path).into();
-    let mut key = [0; 16];
-    key.copy_from_slice(&digest[..16]);
-    key
 }
 
 /// Lists what is there and what comes, until the growth is stopped or, where [`Watch::idle`] says so, nothing comes any more.
@@ -115,12 +118,13 @@ pub(crate) fn watch(
             (Places::Buckets { entries, root, store: &**store }, watch.settle.max(LOOK_EVERY.0))
         }
         ListingSpec::Paths { base, patterns } | ListingSpec::Watched { base, patterns, .. } => {
-            let entries = patterns.iter().map(|p| Entry::resolve(base, p)).collect::<Result<Vec<_>, _>>()?;
+            let entries =
+                patterns.iter().map(|p| pattern::Entry::resolve(base, p)).collect::<Result<Vec<_>, _>>()?;
             let root = common_root(entries.iter().map(|e| e.root.as_path()));
             (Places::Folders { entries, root }, (watch.settle / 2).clamp(LOOK_EVERY.0, LOOK_EVERY.1))
         }
         ListingSpec::Manifest { .. } | ListingSpec::ObjectManifest { .. } | ListingSpec::Generated => {
-            return list(spec, expand, most, writer, &|| !growth.is_stopped());
+            return list(spec, Lister::new(writer, expand, most, &|| !growth.is_stopped()));
         }
     };
     let go_on = || !growth.is_stopped();
@@ -155,7 +159,7 @@ pub(crate) fn watch(
 
 /// What is watched, and what the names of items are relative to.
 enum Places<'a> {
-    Folders { entries: Vec<Entry>, root: PathBuf },
+    Folders { entries: Vec<pattern::Entry>, root: PathBuf },
     Buckets { entries: Vec<objects::Entry>, root: String, store: &'a dyn ObjectStore },
 }
 
@@ -218,7 +222,7 @@ impl Watcher<'_> {
     }
 
     /// Takes all new files that are whole.
-    fn look_at_folders(&mut self, entries: &[Entry], root: &Path) -> Result<(), ListError> {
+    fn look_at_folders(&mut self, entries: &[pattern::Entry], root: &Path) -> Result<(), ListError> {
         let spill_folder = folder_of(self.lister.writer.target());
         let go_on = self.lister.go_on;
         let mut step = || if go_on() { Ok(()) } else { Err(ListError::Stopped) };

@@ -8,12 +8,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use orchestra_store::{
     Catalog, Expand, Extent, Found, ListError, ListingReader, ListingSpec, PassedOver, PushFound, Watch,
-    first_item, write_items, write_listing,
+    first_item, relist, write_items, write_listing,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -549,4 +549,124 @@ fn a_watched_folder_may_be_empty_and_a_list_of_it_ends_when_it_is_dropped() {
     }
     let error = Catalog::list(&spec("none/*.png"), None, u64::MAX, &out.path().join("more")).unwrap_err();
     assert!(error.to_string().contains("`none/*.png` matches no file"), "{error}");
+}
+
+/// Files of as many rows as they have bytes, whose version is what they hold; and those that were read.
+#[derive(Debug, Default)]
+struct Versions(Mutex<Vec<String>>);
+
+impl Expand for Versions {
+    fn expand(&self, file: &Path, push: PushFound<'_>) -> Result<(), ListError> {
+        let bytes = fs::read(file).unwrap();
+        push(Found::Version(bytes.iter().fold(7, |n, byte| n * 31 + u64::from(*byte))))?;
+        self.0.lock().unwrap().push(file.file_name().unwrap().to_str().unwrap().to_owned());
+        push(Found::PassedOver(PassedOver::BlankLine, 1))?;
+        let path = file.as_os_str().as_bytes();
+        bytes.iter().enumerate().try_for_each(|(row, byte)| {
+            push(Found::Item(&format!("[{row}]"), &[path, format!("#{byte}").as_bytes()].concat()))
+        })
+    }
+
+    fn has_changed(&self, before: &Path, now: &Path) -> bool {
+        before != now
+    }
+}
+
+impl Versions {
+    fn read(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+fn names_in(list: &Path) -> Vec<String> {
+    ListingReader::open(list).unwrap().map(|item| item.unwrap().name).collect()
+}
+
+#[test]
+fn files_that_are_as_they_were_are_not_listed_again_wherever_the_earlier_list_ends() {
+    let base = folder_with(&["in/a", "in/b#1", "in/c"]);
+    let write = |file: &str, text: &str| fs::write(base.path().join("in").join(file), text).unwrap();
+    write("a", "xxx");
+    write("b#1", "xy");
+    write("c", "");
+    let (spec, expand) = (paths(base.path(), &["in"]), Versions::default());
+    let out = tempfile::tempdir().unwrap();
+    let [old, new] = ["old", "new"].map(|name| out.path().join(name));
+    let again = |most| relist(&spec, Some(&expand), most, &old, &new);
+    write_items(&spec, Some(&expand), u64::MAX, &old, &|| true).unwrap();
+    let all = ["a[0]", "a[1]", "a[2]", "b#1[0]", "b#1[1]"];
+    assert_eq!(names_in(&old), all);
+    let whole = fs::read(&old).unwrap();
+    fs::write(out.path().join("whole"), &whole).unwrap();
+    let mut least = expand.read().len();
+    for len in 8..=whole.len() {
+        fs::write(&old, &whole[..len]).unwrap();
+        let e = again(u64::MAX).unwrap();
+        let (read, numbered) = (expand.read().len(), e.numbered as usize);
+        assert!(read <= least, "a longer piece of {len} bytes has no fewer files");
+        least = read;
+        assert_eq!((e.missing_count, e.changed.is_empty()), (0, true));
+        let mut items = names_in(&new);
+        assert_eq!(items[..numbered], all[..numbered], "{len} of {} bytes", whole.len());
+        items.sort();
+        assert_eq!(items, all);
+        let passed_over = Catalog::open(&new).unwrap().growth().passed_over();
+        assert_eq!(passed_over.of(PassedOver::BlankLine), 3);
+    }
+    assert_eq!(least, 0);
+    // No list is kept of which a bit has flipped: what is read of it names other items, or is healed.
+    for bit in (0..whole.len()).map(|byte| byte * 8 + byte % 8) {
+        let mut flipped = whole.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        fs::write(&old, flipped).unwrap();
+        match again(u64::MAX) {
+            Ok(e) if e.missing_count == 0 && e.appended == 0 => {
+                let items = ListingReader::open(&new).unwrap().map(Result::unwrap);
+                let healed = ListingReader::open(&out.path().join("whole")).unwrap().map(Result::unwrap);
+                assert!(items.eq(healed), "bit {bit}");
+            }
+            Ok(_) | Err(ListError::Damaged { .. }) => {}
+            Err(error) => panic!("bit {bit}: {error}"),
+        }
+    }
+    expand.read();
+    fs::write(&old, &whole).unwrap();
+    assert!(matches!(again(4), Err(ListError::TooMany { most: 4, .. })), "what is kept counts");
+    // One is edited and one is new. The list that comes of it has all of them, in whatever order.
+    write("b#1", "yy");
+    write("0", "x");
+    let e = again(u64::MAX).unwrap();
+    assert_eq!(expand.read(), ["0", "b#1"]);
+    assert_eq!((e.appended, e.missing_count, e.changed.iter().collect::<Vec<_>>()), (1, 0, vec![3]));
+    assert_eq!(names_in(&new)[..5], all);
+    fs::rename(&new, &old).unwrap();
+    let e = again(u64::MAX).unwrap();
+    assert_eq!((e.appended, e.missing_count, expand.read().len()), (0, 0, 0));
+    assert_eq!(names_in(&new), names_in(&old));
+    fs::remove_file(base.path().join("in/a")).unwrap();
+    let e = again(u64::MAX).unwrap();
+    assert_eq!((e.missing_count, &*e.missing[0], expand.read().len()), (3, "a[0]", 0));
+}
+
+#[test]
+fn a_file_that_is_named_more_or_less_often_than_before_loses_and_doubles_no_item() {
+    let base = folder_with(&["a"]);
+    fs::write(base.path().join("a"), "xy").unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let [old, new] = ["old", "new"].map(|name| out.path().join(name));
+    for before in 1..4_u64 {
+        for now in 1..4_u64 {
+            let spec = |n: u64| {
+                let rows = base.path().join("rows.txt");
+                fs::write(&rows, "a\n".repeat(n as usize)).unwrap();
+                ListingSpec::Manifest { path: Some(rows), base: base.path().into() }
+            };
+            let expand = Versions::default();
+            write_items(&spec(before), Some(&expand), u64::MAX, &old, &|| true).unwrap();
+            let e = relist(&spec(now), Some(&expand), u64::MAX, &old, &new).unwrap();
+            let [more, fewer] = [now.saturating_sub(before), before.saturating_sub(now)].map(|n| n * 2);
+            assert_eq!((e.appended, e.missing_count), (more, fewer), "{before} times, then {now}");
+            assert_eq!(names_in(&new).len() as u64, 2 * before.max(now));
+        }
+    }
 }

@@ -13,7 +13,7 @@ use orchestra_store::{PassedOverCounts, StoreTrouble};
 use crate::codec::Frame;
 
 /// Raised with every change of a frame of loaders. Both sides must agree exactly; workers have a number of their own.
-pub const LOADER_PROTOCOL: u32 = 14;
+pub const LOADER_PROTOCOL: u32 = 15;
 
 /// The chain of a loader: what it does with each item.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
@@ -82,6 +82,8 @@ pub enum ToLoader {
     List {
         /// The bytes of its path, or its URL.
         file: Vec<u8>,
+        /// The version of it whose items are known, if one is: of that, nothing else is found.
+        known: Option<u64>,
     },
     /// Answer what is asked of this file.
     Describe {
@@ -132,6 +134,8 @@ pub struct FoundBlock {
     /// Where each name and each locator ends.
     pub ends: Vec<(u32, u32)>,
     pub passed_over: PassedOverCounts,
+    /// In the first block of a file.
+    pub version: Option<u64>,
 }
 
 /// Why a file cannot be listed or described: a [`ListError`](orchestra_store::ListError) that a kind of file gives, without the path of the file.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use orchestra_core::ErrorClass;
-use orchestra_store::{Expand, FileKinds, Found, ListError, PassedOverCounts};
+use orchestra_store::{Expand, FileKinds, Found, ListError};
 
 use super::events::{FoundBlock, FromLoader, LookError, LookSpec, ToLoader};
 use super::parent::End;
@@ -34,7 +34,7 @@ pub(super) fn serve(
     let lister = kinds.expand(&spec.look);
     loop {
         match reader.read()? {
-            Some(ToLoader::List { file }) => {
+            Some(ToLoader::List { file, known }) => {
                 let file = Path::new(OsStr::from_bytes(&file));
                 let Some(lister) = lister.as_deref() else {
                     let error =
@@ -42,7 +42,7 @@ pub(super) fn serve(
                     writer.write(&FromLoader::Refused { class: ErrorClass::Permanent, error })?;
                     return Err(End::Refused);
                 };
-                let listed = list(lister, file, writer)?;
+                let listed = list(lister, known, file, writer)?;
                 writer.write(&FromLoader::Listed(listed))?;
             }
             Some(ToLoader::Describe { file }) => {
@@ -74,11 +74,12 @@ fn confine(spec: &LookSpec) -> Result<(), LoadError> {
 /// Sends what a file holds, block by block: the socket bounds what is on its way.
 fn list(
     lister: &dyn Expand,
+    known: Option<u64>,
     file: &Path,
     writer: &mut FrameWriter<UnixStream, FromLoader>,
 ) -> Result<Result<(), LookError>, End> {
     let (mut block, mut sent_at, mut end) = (FoundBlock::default(), Instant::now(), None);
-    let listed = lister.expand(file, &mut |found| {
+    let listed = lister.expand_unless(known, file, &mut |found| {
         block.add(file, found)?;
         if block.text.len() < FULL_BLOCK && sent_at.elapsed() < SEND_EVERY {
             return Ok(());
@@ -105,6 +106,10 @@ impl FoundBlock {
                 return Ok(());
             }
             Found::Nothing => return Ok(()),
+            Found::Version(version) => {
+                self.version = Some(version);
+                return Ok(());
+            }
         };
         let place = locator.strip_prefix(file.as_os_str().as_bytes());
         let place =
@@ -152,7 +157,7 @@ impl FoundBlock {
     /// Whether nothing is in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ends.is_empty() && self.passed_over == PassedOverCounts::default()
+        *self == Self::default()
     }
 }
 

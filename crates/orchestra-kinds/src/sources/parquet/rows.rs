@@ -1,6 +1,7 @@
 //! The rows of Parquet files as items: lists them, and reads one after the other.
 
 use std::path::Path;
+use std::slice;
 
 use bincode::{Decode, Encode};
 use orchestra_core::LeftOut;
@@ -84,7 +85,8 @@ impl Items for Files {
     fn list(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
         let (metadata, version) = open_to_list(path, |file, seen| {
-            Ok((footer(file).map_err(unreadable)?, FileVersion::of([seen])))
+            let version = FileVersion::say(slice::from_ref(seen), push)?;
+            Ok((footer(file).map_err(unreadable)?, version))
         })?;
         resolve(&metadata, &self.fields).map_err(unreadable)?;
         let mut before = 0;

@@ -1,11 +1,13 @@
-//! What tells a file from one that was edited or replaced meanwhile, where its items are called by their place in it. Reads nothing of it.
+//! What tells a file from one that was edited or replaced meanwhile. Reads nothing of it.
 
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use crc32fast::Hasher;
+use orchestra_store::{Found, ListError, PushFound};
 
 use super::input::Input;
 use super::locator::stamp_of;
@@ -26,7 +28,34 @@ pub enum Seen {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileVersion(pub u64);
 
+/// Within a tick of the clock of a file system a second change leaves all times as they are. Clocks that say no parts of a second tick every other second.
+const TICK: Duration = Duration::from_millis(20);
+const COARSE_TICK: Duration = Duration::from_secs(2);
+
+impl Seen {
+    /// Whether any later change gives another version.
+    fn is_settled(&self) -> bool {
+        let Seen::File(file) = self else { return true };
+        let tick = if file.ctime_nsec() == 0 { COARSE_TICK } else { TICK };
+        let since = Duration::new(file.ctime().unsigned_abs(), file.ctime_nsec().unsigned_abs() as u32);
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        now.is_ok_and(|now| since.checked_add(tick).is_some_and(|settled| settled <= now))
+    }
+}
+
 impl FileVersion {
+    /// Says of which version of their files the items are that follow, before any file is read.
+    ///
+    /// # Errors
+    /// Those of `push`.
+    pub fn say(seen: &[Seen], push: PushFound<'_>) -> Result<Self, ListError> {
+        let version = Self::of(seen);
+        if seen.iter().all(Seen::is_settled) {
+            push(Found::Version(version.0))?;
+        }
+        Ok(version)
+    }
+
     pub fn of<'a>(files: impl IntoIterator<Item = &'a Seen>) -> Self {
         let (mut content, mut inode, mut change) = (Hasher::new(), Hasher::new(), Hasher::new());
         for seen in files {

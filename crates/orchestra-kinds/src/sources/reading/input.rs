@@ -303,21 +303,38 @@ pub fn open_to_list<T>(
     path: &Path,
     read: impl FnOnce(&mut dyn ReadSeek, &Seen) -> Result<T, ListError>,
 ) -> Result<T, ListError> {
-    match path.to_str().filter(|path| is_url(path)) {
-        Some(url) => {
-            let object = open_object(url)?;
-            let read =
-                read(&mut object.from(0), &object.seen().map_err(|error| ListError::bad_file(path, error))?);
-            // Whatever `read` makes of it.
-            object.trouble().map_or(read, |trouble| Err(trouble.list_error(url)))
-        }
-        None => {
-            let unreadable = |error: io::Error| ListError::bad_file(path, error);
-            let (file, _) = open_regular(path).map_err(unreadable)?;
-            let seen = Seen::File(file.metadata().map_err(unreadable)?);
-            read(&mut BufReader::new(file), &seen)
-        }
-    }
+    let (input, seen) = open_seen(path)?;
+    read_listed(&input, path, |file| read(file, &seen))
+}
+
+/// A file or object, and what is known of it before it is read.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn open_seen(path: &Path) -> Result<(Input, Seen), ListError> {
+    let unreadable = |error: io::Error| ListError::bad_file(path, error);
+    let input = match path.to_str().filter(|path| is_url(path)) {
+        Some(url) => open_object(url)?,
+        None => Input::File(Arc::new(open_regular(path).map_err(unreadable)?.0)),
+    };
+    let seen = input.seen().map_err(unreadable)?;
+    Ok((input, seen))
+}
+
+/// Reads what [`open_seen`] gave.
+///
+/// # Errors
+/// Those of `read`; where the store could not be asked, that, whatever `read` makes of it.
+pub fn read_listed<T>(
+    input: &Input,
+    path: &Path,
+    read: impl FnOnce(&mut dyn ReadSeek) -> Result<T, ListError>,
+) -> Result<T, ListError> {
+    let read = match input {
+        Input::File(_) => read(&mut BufReader::new(input.from(0))),
+        Input::Object(_) => read(&mut input.from(0)),
+    };
+    input.trouble().map_or(read, |trouble| Err(trouble.list_error(&path.to_string_lossy())))
 }
 
 /// An object that is read as a list, or as what holds the items of one.
@@ -411,7 +428,7 @@ pub fn look<K: TypedSource, T: Decode<()>>(
 pub fn why_no_item(path: &Path, archives: &impl Items) -> Option<String> {
     let up_to_an_item: PushFound<'_> = &mut |found| match found {
         Found::Item(..) => Err(ListError::Stopped),
-        Found::PassedOver(..) | Found::Nothing => Ok(()),
+        Found::PassedOver(..) | Found::Nothing | Found::Version(_) => Ok(()),
     };
     match archives.list(path, up_to_an_item) {
         Err(error @ ListError::AllPassedOver { .. }) => Some(error.to_string()),
@@ -432,18 +449,14 @@ pub fn warn_of_no_item<K: TypedSource>(source: &mut SourceContext<'_, '_>, quest
 const LEAST_HEAD: u64 = 64 << 10;
 
 /// The first bytes, with as many as it takes until they are enough: all where there are fewer, and `most` at most.
-pub fn head(
-    reader: &mut dyn ReadSeek,
-    most: u64,
-    is_enough: impl Fn(&[u8]) -> bool,
-) -> io::Result<Vec<u8>> {
+pub fn head(reader: &mut dyn ReadSeek, most: u64, is_enough: impl Fn(&[u8]) -> bool) -> io::Result<Vec<u8>> {
     let (mut head, mut wanted) = (Vec::new(), LEAST_HEAD.min(most));
     loop {
         (&mut *reader).take(wanted - head.len() as u64).read_to_end(&mut head)?;
         if (head.len() as u64) < wanted || wanted == most || is_enough(&head) {
             return Ok(head);
         }
-        wanted = (wanted * 4).min(most);
+        wanted = (wanted * 2).min(most);
     }
 }
 

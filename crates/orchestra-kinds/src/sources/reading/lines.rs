@@ -3,6 +3,7 @@
 
 use std::io::{self, Read};
 use std::path::Path;
+use std::slice;
 
 use crc32fast::Hasher;
 use orchestra_core::FailureKind;
@@ -10,6 +11,7 @@ use orchestra_core::data::Refusal;
 use orchestra_plan::ReadOptions;
 use orchestra_store::{Found, ListError, PassedOver, PushFound};
 
+use super::file_version::FileVersion;
 use super::input::{Input, Last, Opener, ReadSeek, cannot_read, changed, head, open_to_list};
 use super::limits::LARGEST_TEXT;
 use super::locator::{locator, parts, stamp_of};
@@ -167,9 +169,23 @@ pub fn first_record(head: &[u8], ends: Ends) -> Result<(Span, &[u8]), String> {
     Ok((span, bytes.strip_suffix(b"\n").unwrap_or(bytes)))
 }
 
-/// Names the records of a file: `:17` for the one that begins in line 17. `skip` of them come before the first item.
-pub fn list(path: &Path, ends: Ends, mut skip: u64, push: PushFound<'_>) -> Result<(), ListError> {
-    open_to_list(path, |file, _| {
+/// Judges the first record of a file, which is no item.
+pub type CheckHeader<'a> = &'a dyn Fn(&mut dyn ReadSeek) -> Result<(), ListError>;
+
+/// Names the records of a file: `:17` for the one that begins in line 17; but for the first one, where that is a `header`.
+pub fn list(
+    path: &Path,
+    ends: Ends,
+    header: Option<CheckHeader<'_>>,
+    push: PushFound<'_>,
+) -> Result<(), ListError> {
+    open_to_list(path, |file, seen| {
+        FileVersion::say(slice::from_ref(seen), push)?;
+        let mut skip = u64::from(header.is_some());
+        if let Some(check) = header {
+            check(file)?;
+            file.rewind().map_err(|error| ListError::bad_file(path, error))?;
+        }
         let listed = records(file, ends, |span| match span {
             None => push(Found::PassedOver(PassedOver::BlankLine, 1)).map_err(Stop::Push),
             Some(_) if skip > 0 => {

@@ -36,7 +36,7 @@ pub mod tests {
             match found {
                 Found::Item(name, locator) => items.push((name.to_owned(), locator.to_vec())),
                 Found::PassedOver(reason, n) => passed_over.add(reason, n),
-                Found::Nothing => {}
+                Found::Nothing | Found::Version(_) => {}
             }
             Ok(())
         })?;

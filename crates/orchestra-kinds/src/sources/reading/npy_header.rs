@@ -7,6 +7,8 @@ use orchestra_core::{DType, MAX_RANK};
 
 /// Bytes at the beginning of a file that hold its header, in all files that NumPy writes.
 pub const HEAD: usize = 64 << 10;
+/// Enough for nearly all headers.
+const USUAL_HEAD: usize = 4 << 10;
 
 /// What a `.npy` file says of itself (format versions 1 to 3).
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
@@ -36,6 +38,11 @@ fn conversion(code: &str) -> String {
 }
 
 impl Header {
+    /// As [`Self::parse`], of an array whose first bytes `read` gives, as many as it is asked for.
+    pub fn read(mut read: impl FnMut(usize) -> Result<Vec<u8>, String>) -> Result<Self, String> {
+        Self::parse(&read(USUAL_HEAD)?).or_else(|_| Self::parse(&read(HEAD)?))
+    }
+
     /// The items along the first dimension, and the shape of one.
     pub fn rows(&self) -> Option<(u64, &[usize])> {
         self.shape.split_first().map(|(rows, row)| (*rows as u64, row))

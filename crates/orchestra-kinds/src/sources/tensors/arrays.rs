@@ -9,7 +9,7 @@ use crate::sources::reading::archive::Member;
 use crate::sources::reading::field_type::{Field, FieldType};
 use crate::sources::reading::input::ReadSeek;
 use crate::sources::reading::limits::LARGEST_TENSOR;
-use crate::sources::reading::npy_header::{HEAD, Header};
+use crate::sources::reading::npy_header::Header;
 use crate::sources::reading::zip_members::{self, Place, head_of};
 
 /// Arrays of a `.npz` file.
@@ -61,10 +61,12 @@ pub fn arrays(file: &mut dyn ReadSeek) -> Result<Arrays, String> {
     let mut start = [0; 4];
     let n = read_up_to(file, &mut start).map_err(text)?;
     if !start[..n].starts_with(b"PK\x03\x04") {
-        file.rewind().map_err(text)?;
-        let mut head = Vec::new();
-        file.take(HEAD as u64).read_to_end(&mut head).map_err(text)?;
-        let header = Header::parse(&head)?;
+        let header = Header::read(|n| {
+            let mut head = Vec::new();
+            file.rewind().map_err(text)?;
+            (&mut *file).take(n as u64).read_to_end(&mut head).map_err(text)?;
+            Ok(head)
+        })?;
         let arrays = vec![Array { name: "x".into(), header: Ok(header), place: None }];
         return Ok(Arrays { is_npz: false, arrays, passed_over: PassedOverCounts::default() });
     }
@@ -93,7 +95,7 @@ pub fn arrays(file: &mut dyn ReadSeek) -> Result<Arrays, String> {
     }
     let mut all = Vec::new();
     for (name, place) in places {
-        let header = head_of(file, &place, HEAD as u64).and_then(|head| Header::parse(&head));
+        let header = Header::read(|n| head_of(file, &place, n as u64));
         all.push(Array { name, header, place: Some(place) });
     }
     Ok(Arrays { is_npz: true, arrays: all, passed_over })

@@ -12,8 +12,10 @@ use orchestra_store::{Found as Listed, ListError, PassedOverCounts, PushFound};
 use super::arrays::{Arrays, arrays};
 use super::path_beside;
 use crate::sources::reading::field_type::{Field, FieldType};
-use crate::sources::reading::file_version::{FileVersion, has_changed};
-use crate::sources::reading::input::{Input, Last, Opener, ReadSeek, cannot_read, changed, open_to_list};
+use crate::sources::reading::file_version::{FileVersion, Seen, has_changed};
+use crate::sources::reading::input::{
+    Input, Last, Opener, ReadSeek, cannot_read, changed, open_seen, read_listed,
+};
 use crate::sources::reading::limits::check_items;
 use crate::sources::reading::locator::{locator, parts};
 use crate::sources::reading::npy_header::Header;
@@ -191,12 +193,22 @@ impl Rows {
 
 impl Items for Rows {
     fn list(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
-        let (mut found, mut all_seen) = (Vec::new(), Vec::new());
-        for (file, fields) in self.files(path) {
-            let failed = |why: String| match file == path {
-                true => ListError::bad_file(path, why),
-                false => ListError::bad_file(path, format!("`{}` beside it: {why}", file.display())),
-            };
+        let files = self.files(path);
+        let of_path = |file: &Path, why: String| match file == path {
+            true => ListError::bad_file(path, why),
+            false => ListError::bad_file(path, format!("`{}` beside it: {why}", file.display())),
+        };
+        let refused = |file: &Path, error: ListError| match error {
+            error @ ListError::Store { .. } => error,
+            error if file == path => error,
+            error => of_path(file, error.to_string()),
+        };
+        let open = |(file, _): &(PathBuf, _)| open_seen(file).map_err(|error| refused(file, error));
+        let opened = files.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let (inputs, seen): (Vec<Input>, Vec<Seen>) = opened.into_iter().unzip();
+        let version = FileVersion::say(&seen, push)?;
+        let mut found = Vec::new();
+        for ((file, fields), input) in files.into_iter().zip(inputs) {
             let find = |reader: &mut dyn ReadSeek| {
                 let (found, passed_over) = self.find(reader, fields)?;
                 for (array, field) in found.iter().zip(fields) {
@@ -206,21 +218,13 @@ impl Items for Rows {
                 }
                 Ok((found, passed_over))
             };
-            match open_to_list(&file, |reader, seen| Ok((find(reader), seen.clone()))) {
-                Ok((read, seen)) => {
-                    let (arrays, passed_over) = read.map_err(failed)?;
-                    all_seen.push(seen);
-                    found.extend(arrays);
-                    passed_over.iter().try_for_each(|(reason, n)| push(Listed::PassedOver(reason, n)))?;
-                }
-                Err(error @ ListError::Store { .. }) => return Err(error),
-                Err(error) if file == path => return Err(error),
-                Err(error) => return Err(failed(error.to_string())),
-            }
+            let read = read_listed(&input, &file, |reader| Ok(find(reader)))?;
+            let (arrays, passed_over) = read.map_err(|why| of_path(&file, why))?;
+            found.extend(arrays);
+            passed_over.iter().try_for_each(|(reason, n)| push(Listed::PassedOver(reason, n)))?;
         }
         let items = self.count(found.iter().map(|array| &array.header).collect());
         let items = items.map_err(|why| ListError::bad_file(path, why))?;
-        let version = FileVersion::of(&all_seen);
         (0..items).try_for_each(|item| {
             let name = match self.chunk {
                 None => format!("[{item}]"),
