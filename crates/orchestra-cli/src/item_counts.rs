@@ -14,9 +14,6 @@ use crate::lab::item_lists::not_listed;
 const WITHIN: Duration = Duration::from_secs(3);
 
 /// Writes down how many items each source has, where that can be told in time.
-///
-/// # Errors
-/// A file of a source that cannot be read, or is none of its kind.
 pub fn count(plan: &mut Plan) -> Result<(), Failed> {
     let until = Instant::now() + WITHIN;
     let (Ok(launcher), Ok(folder)) = (ProcessLauncher::this_executable(), tempfile::tempdir()) else {

@@ -1,8 +1,10 @@
 //! Signals of the process: which of them stop a run, and which are only noticed. What stopping means is the runtime's business.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use orchestra_core::locked;
 
 use orchestra::StopHandle;
 use rustix::process::Signal;
@@ -55,14 +57,14 @@ struct Told {
 impl Stopping {
     /// A part of the run begins: signals are caught. To be called where a runtime is at work, which outlives the run.
     pub fn catch(&self) -> io::Result<()> {
-        lock(&self.told).is_between = false;
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        locked(&self.told).is_between = false;
+        let mut task = locked(&self.task);
         if task.is_none() {
             let (mut signals, told) = (Signals::caught()?, Arc::clone(&self.told));
             *task = Some(tokio::spawn(async move {
                 loop {
                     signals.next().await;
-                    lock(&told).signal();
+                    locked(&told).signal();
                 }
             }));
         }
@@ -71,14 +73,14 @@ impl Stopping {
 
     /// From now on this is what is stopped: at once, if a signal has come already.
     pub fn stop_by(&self, stop: StopHandle, something_is_drawn: bool) {
-        let mut told = lock(&self.told);
+        let mut told = locked(&self.told);
         (told.stop, told.something_is_drawn) = (Some(stop), something_is_drawn);
         told.tell();
     }
 
     /// A part of the run is over, and another one will follow.
     pub fn pause(&self) {
-        let mut told = lock(&self.told);
+        let mut told = locked(&self.told);
         if told.signals > 0 {
             told.exit();
         }
@@ -87,15 +89,10 @@ impl Stopping {
 
     /// There is nothing to stop any more.
     pub fn over(&self) {
-        if let Some(task) = &*self.task.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(task) = &*locked(&self.task) {
             task.abort();
         }
     }
-}
-
-fn lock(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
-    // No code under this lock panics half way through a change.
-    told.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Told {

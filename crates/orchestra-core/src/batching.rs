@@ -87,30 +87,19 @@ mod tests {
     }
 
     #[test]
-    fn a_full_batch_leaves_even_when_every_worker_is_busy() {
-        assert_eq!(POLICY.decide(open(8), 0, false, Duration::ZERO), Decision::Leave(LeaveReason::Full));
-    }
-
-    #[test]
-    fn a_partial_batch_grows_while_every_worker_is_busy() {
-        assert_eq!(POLICY.decide(open(7), 0, false, Duration::from_secs(9)), Decision::Keep);
-    }
-
-    #[test]
-    fn a_partial_batch_leaves_a_free_worker_idle_no_longer_than_wait() {
-        let due = Duration::from_millis(105);
-        assert_eq!(POLICY.decide(open(1), 1, false, Duration::from_millis(104)), Decision::LookAgainAt(due));
-        assert_eq!(POLICY.decide(open(1), 1, false, due), Decision::Leave(LeaveReason::Timer));
-    }
-
-    #[test]
-    fn what_is_left_at_the_end_leaves_at_once() {
-        assert_eq!(POLICY.decide(open(3), 0, true, Duration::ZERO), Decision::Leave(LeaveReason::Drain));
-    }
-
-    #[test]
-    fn an_empty_batch_never_leaves() {
-        assert_eq!(POLICY.decide(None, 2, true, Duration::MAX), Decision::Keep);
-        assert_eq!(POLICY.decide(open(0), 2, true, Duration::MAX), Decision::Keep);
+    fn a_full_batch_leaves_at_once_and_a_partial_one_when_a_worker_has_waited_for_it_or_nothing_more_comes() {
+        let ms = Duration::from_millis;
+        let leave = |reason| Decision::Leave(reason);
+        for (open, idle, is_drained, now, decision) in [
+            (open(8), 0, false, ms(0), leave(LeaveReason::Full)),
+            (open(7), 0, false, ms(9000), Decision::Keep),
+            (open(1), 1, false, ms(104), Decision::LookAgainAt(ms(105))),
+            (open(1), 1, false, ms(105), leave(LeaveReason::Timer)),
+            (open(3), 0, true, ms(0), leave(LeaveReason::Drain)),
+            (None, 2, true, Duration::MAX, Decision::Keep),
+            (open(0), 2, true, Duration::MAX, Decision::Keep),
+        ] {
+            assert_eq!(POLICY.decide(open, idle, is_drained, now), decision, "{open:?}, {idle}, {now:?}");
+        }
     }
 }

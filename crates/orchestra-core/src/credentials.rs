@@ -2,7 +2,6 @@
 
 /// How those of S3 begin, and of what speaks like it.
 pub const S3: &[&str] = &["AWS_"];
-/// Of Google's store.
 pub const GOOGLE: &[&str] = &["GOOGLE_", "SERVICE_ACCOUNT"];
 /// Of Azure's store, with the identity that a machine of theirs has.
 pub const AZURE: &[&str] = &["AZURE_", "AZURITE_", "MSI_ENDPOINT", "IDENTITY_ENDPOINT", "IDENTITY_HEADER"];
@@ -14,13 +13,11 @@ fn all() -> impl Iterator<Item = &'static str> {
 }
 
 /// Whether the variable is one of them.
-#[must_use]
 pub fn is_credential(name: &str) -> bool {
     all().any(|begin| name.starts_with(begin))
 }
 
 /// Whether a name, or a beginning with `*` behind it, can mean one of them.
-#[must_use]
 pub fn can_mean_one(pattern: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(prefix) => is_credential(prefix) || all().any(|begin| begin.starts_with(prefix)),

@@ -16,7 +16,6 @@ use crate::tensor::{DType, Dim, TensorSpec};
 pub struct Schema(pub Vec<Column>);
 
 impl Schema {
-    #[must_use]
     pub fn of(name: &str, ty: ColumnType) -> Self {
         Self(vec![Column { name: name.to_owned(), ty }])
     }
@@ -90,7 +89,6 @@ pub enum ColumnType {
 
 impl ColumnType {
     /// The type of its values where they are not missing.
-    #[must_use]
     pub fn required(&self) -> &ColumnType {
         match self {
             ColumnType::Optional(of) => of,
@@ -123,7 +121,6 @@ impl ColumnType {
 
 impl ColumnType {
     /// Whether a value can be one of this column.
-    #[must_use]
     pub fn fits(&self, value: &OwnedValue) -> bool {
         let is_dim = |(dim, n): (&Dim, &usize)| dim.fixed().is_none_or(|fixed| fixed == *n);
         match (self, value) {
@@ -193,9 +190,6 @@ impl fmt::Debug for Value<'_> {
 
 impl Value<'_> {
     /// Calls `f` with the tensor, which is written first where it lies nowhere yet.
-    ///
-    /// # Errors
-    /// The value is no tensor, or cannot be made; and those of `f`.
     pub fn with_tensor<R>(
         &self,
         f: impl FnOnce(&TensorView<'_>) -> Result<R, Refusal>,
@@ -238,9 +232,6 @@ pub trait WriteTensor {
     /// Name, element type and shape. All dimensions of the row are fixed.
     fn spec(&self) -> &TensorSpec;
     /// Writes every byte of `row`, which is `spec().row_bytes()` long and may hold anything before.
-    ///
-    /// # Errors
-    /// The value cannot be made; `row` holds nothing of use then.
     fn write(&self, row: &mut [u8]) -> Result<(), Refusal>;
     /// Writes every byte of the smaller form, where there is one (`Map::packing`).
     ///
@@ -259,9 +250,6 @@ pub type CopyPixels<'a> = dyn FnMut([u32; 2], usize, &dyn Fn(&mut [u8])) -> Resu
 pub trait Picture {
     /// Decodes it, unless it is. With `row` it may be decoded to a fraction of its size, if that setting is `fast` and the row is much
     /// smaller; without, in full.
-    ///
-    /// # Errors
-    /// The bytes are no picture, or it is too large.
     fn decode(&self, row: Option<&ImageSpec>) -> Result<(), Refusal> {
         let _ = row;
         Ok(())
@@ -274,9 +262,6 @@ pub trait Picture {
     /// Shows its pixels, decoded in full.
     fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal>;
     /// Gives its width and height, its channels, and what copies its pixels to memory of `width * height * channels` bytes.
-    ///
-    /// # Errors
-    /// As [`Picture::with_pixels`], and those of `copy`.
     fn copy_pixels(&self, copy: &mut CopyPixels<'_>) -> Result<(), Refusal> {
         self.with_pixels(&mut |pixels| {
             let Pixels { width, height, channels, bytes } = pixels;
@@ -286,16 +271,10 @@ pub trait Picture {
     /// Its width and height in pixels, upright and in full. Decodes it, unless it is.
     fn size(&self) -> Result<[u32; 2], Refusal>;
     /// How many pages its file has, each a picture.
-    ///
-    /// # Errors
-    /// Its file cannot be read, or is not at hand.
     fn n_pages(&self) -> Result<usize, Refusal> {
         Err(Refusal::result("internal error: the file of a picture is not at hand; this is a bug"))
     }
     /// Shows a page of its file, from 0, as a picture.
-    ///
-    /// # Errors
-    /// As `n_pages`, and those of `show`.
     fn with_page(
         &self,
         page: usize,
@@ -406,7 +385,6 @@ impl OwnedValue {
     }
 
     /// The value, borrowed; `labels` are those of [`OwnedValue::labels`].
-    #[must_use]
     pub fn borrowed<'a>(&'a self, labels: &'a [Label<'a>]) -> Value<'a> {
         match self {
             OwnedValue::Tensor { name, dtype, shape, data } => {
@@ -444,13 +422,11 @@ pub struct Refusal {
 
 impl Refusal {
     /// A refusal of kind [`FailureKind::Result`].
-    #[must_use]
     pub fn result(error: impl Into<String>) -> Self {
         Self { kind: FailureKind::Result, error: error.into() }
     }
 
     /// That of a stage that needs a value which the item lacks.
-    #[must_use]
     pub fn missing(name: &str) -> Self {
         Self::result(format!(
             "`{name}` is missing: drop such rows with a filter, keep = \"not is_missing({name})\", or fill it in with select, `or_else({name}, ..)`"
@@ -459,7 +435,6 @@ impl Refusal {
 }
 
 /// The tensor `name` of a shape that is known in full.
-#[must_use]
 pub fn fixed_tensor(name: &str, dtype: DType, row: &[usize]) -> TensorSpec {
     let row = row.iter().copied().map(Dim::Fixed).collect();
     TensorSpec { name: name.to_owned(), dtype, row, batch: Dim::Dynamic }

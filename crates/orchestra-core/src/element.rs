@@ -20,7 +20,6 @@ pub enum Element {
 
 impl Element {
     /// The first element of `data`, in native byte order. Missing bytes read as zeros; tensors are checked before they come here.
-    #[must_use]
     pub fn read(dtype: DType, data: &[u8]) -> Self {
         fn bytes<const N: usize>(data: &[u8]) -> [u8; N] {
             data.first_chunk::<N>().copied().unwrap_or([0; N])
@@ -38,7 +37,6 @@ impl Element {
     }
 
     /// The nearest `f64`: the number itself, but for integers beyond 2^53.
-    #[must_use]
     pub fn to_f64(self) -> f64 {
         match self {
             Element::Float(v) => f64::from(v),
@@ -49,7 +47,6 @@ impl Element {
     }
 
     /// The integer, or true or false as 1 or 0; `None` of a float.
-    #[must_use]
     pub fn to_i64(self) -> Option<i64> {
         match self {
             Element::Int(v) => Some(v),
@@ -59,7 +56,6 @@ impl Element {
     }
 
     /// Whether it is larger than a bound, without rounding; a float is compared with the nearest float of its type. `None`: it is NaN.
-    #[must_use]
     pub fn is_above(self, bound: f64) -> Option<bool> {
         match self {
             Element::Float(v) => v.partial_cmp(&(bound as f32)),
@@ -135,7 +131,6 @@ impl Element {
 
 /// The order of two numbers. Equal ones are equal, such as zeros of either sign, which `total_cmp` tells apart; so a stable sort leaves them as they came.
 /// NaN is at the ends.
-#[must_use]
 #[expect(clippy::disallowed_methods, reason = "zeros have one sign here")]
 pub fn compare_numbers(a: f64, b: f64) -> Ordering {
     (a + 0.0).total_cmp(&(b + 0.0))

@@ -49,7 +49,6 @@ impl FailureCauses {
     }
 
     /// All causes, the commonest first, and how many items have failed for further ones.
-    #[must_use]
     pub fn commonest_first(mut self) -> (Vec<FailureCause>, u64) {
         self.causes.sort_by_key(|cause| std::cmp::Reverse(cause.items));
         (self.causes, self.others)
@@ -58,7 +57,6 @@ impl FailureCauses {
 
 /// What the text of a failure has in common with those of other items: without the name of its item, without numbers, and without what stands between
 /// double quotes, which are values.
-#[must_use]
 pub fn same_for_all(error: &str, item: &str) -> String {
     let error = &error[..error.floor_char_boundary(COMPARED_BYTES)];
     let named = without_name(error, item);

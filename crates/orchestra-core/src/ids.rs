@@ -106,6 +106,5 @@ impl Origin {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode, Serialize)]
 pub struct ColumnRef {
     pub from: Origin,
-    /// Which of its columns.
     pub column: usize,
 }

@@ -61,7 +61,6 @@ impl Until {
 
 impl Iteration {
     /// The output `rounds`: behind those of the model in the slots.
-    #[must_use]
     pub fn rounds_output() -> TensorSpec {
         TensorSpec { name: ROUNDS.to_owned(), dtype: DType::I64, row: Vec::new(), batch: Dim::Dynamic }
     }
@@ -108,7 +107,6 @@ pub enum LegState {
 
 impl<'a> Leg<'a> {
     /// A leg of rows that so many rounds have brought to the state they are in.
-    #[must_use]
     pub fn new(of: &'a Iteration, before: Vec<u32>) -> Self {
         Self { of, ended: vec![None; before.len()], n_living: before.len(), before, ran: 0 }
     }
@@ -128,7 +126,6 @@ impl<'a> Leg<'a> {
         ends
     }
 
-    /// Where the leg is.
     pub fn state(&self) -> LegState {
         match self.n_living {
             0 => LegState::Done,

@@ -29,7 +29,6 @@ impl Share {
         Some(Share(each))
     }
 
-    /// Both together.
     pub fn plus(self, other: Share) -> Share {
         Share(self.0 + other.0)
     }

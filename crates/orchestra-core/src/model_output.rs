@@ -20,7 +20,6 @@ impl BatchAxis {
     pub const FIRST: BatchAxis = BatchAxis::Axis { axis: 0, per_item: 1 };
 
     /// One entry of each item along this axis.
-    #[must_use]
     pub fn along(axis: usize) -> BatchAxis {
         BatchAxis::Axis { axis, per_item: 1 }
     }
@@ -42,14 +41,12 @@ pub struct ReadOutput {
 
 impl ReadOutput {
     /// An output with a row for each item, as most have.
-    #[must_use]
     pub fn rows(tensor: TensorSpec) -> Self {
         let rank = Some(1 + tensor.row.len());
         Self { tensor, batch: BatchAxis::FIRST, rank, is_text: false, is_copied: false }
     }
 
     /// Whether nodes behind the model have to make rows of it, one behind the other, in memory of its own.
-    #[must_use]
     pub fn needs_nodes(&self) -> bool {
         self.is_copied || self.batch != BatchAxis::FIRST
     }
@@ -122,7 +119,6 @@ pub mod texts {
     }
 
     /// The texts; `None` where that is not what these bytes are.
-    #[must_use]
     pub fn unpack(mut packed: &[u8]) -> Option<Vec<&str>> {
         let mut texts = Vec::new();
         while let Some((length, rest)) = packed.split_first_chunk() {

@@ -10,7 +10,6 @@ use crate::DType;
 pub const STRING: i32 = 8;
 
 /// ONNX's number for an element type.
-#[must_use]
 pub fn element_type(dtype: DType) -> i32 {
     match dtype {
         DType::F32 => 1,
@@ -25,7 +24,6 @@ pub fn element_type(dtype: DType) -> i32 {
 }
 
 /// The element type with this number, if orchestra knows it.
-#[must_use]
 pub fn dtype_of(element: i32) -> Option<DType> {
     DType::ALL.into_iter().find(|dtype| element_type(*dtype) == element)
 }
@@ -63,14 +61,12 @@ pub struct OperatorSetIdProto {
 
 impl OperatorSetIdProto {
     /// Whether these are ONNX's own operators.
-    #[must_use]
     pub fn is_onnx(&self) -> bool {
         is_onnx(&self.domain)
     }
 }
 
 /// Whether operators of this domain are ONNX's own.
-#[must_use]
 pub fn is_onnx(domain: &str) -> bool {
     matches!(domain, "" | "ai.onnx")
 }
@@ -133,22 +129,18 @@ pub struct AttributeProto {
 }
 
 impl AttributeProto {
-    #[must_use]
     pub fn float(name: &str, f: f32) -> Self {
         Self { name: name.to_owned(), f, kind: 1, ..Self::default() }
     }
 
-    #[must_use]
     pub fn int(name: &str, i: i64) -> Self {
         Self { name: name.to_owned(), i, kind: 2, ..Self::default() }
     }
 
-    #[must_use]
     pub fn tensor(name: &str, t: TensorProto) -> Self {
         Self { name: name.to_owned(), t: Some(Box::new(t)), kind: 4, ..Self::default() }
     }
 
-    #[must_use]
     pub fn ints(name: &str, ints: &[i64]) -> Self {
         Self { name: name.to_owned(), ints: ints.to_vec(), kind: 7, ..Self::default() }
     }
@@ -175,13 +167,11 @@ pub struct TensorProto {
 
 impl TensorProto {
     /// A tensor without a name.
-    #[must_use]
     pub fn f32s(dims: &[usize], elements: &[f32]) -> Self {
         Self::new(DType::F32, dims, elements.iter().flat_map(|element| element.to_le_bytes()).collect())
     }
 
     /// A list without a name.
-    #[must_use]
     pub fn i64s(elements: &[i64]) -> Self {
         let raw = elements.iter().flat_map(|element| element.to_le_bytes()).collect();
         Self::new(DType::I64, &[elements.len()], raw)
@@ -210,7 +200,6 @@ pub struct ValueInfoProto {
 
 impl ValueInfoProto {
     /// A tensor; without `dims` its shape follows from the nodes.
-    #[must_use]
     pub fn tensor(name: &str, elem_type: i32, dims: Option<Vec<DimensionProto>>) -> Self {
         let shape = dims.map(|dim| TensorShapeProto { dim });
         let tensor_type = Some(TensorTypeProto { elem_type, shape });
@@ -218,7 +207,6 @@ impl ValueInfoProto {
     }
 
     /// The dimensions of a tensor that has a shape.
-    #[must_use]
     pub fn dims(&self) -> Option<&[DimensionProto]> {
         Some(&self.kind.as_ref()?.tensor_type.as_ref()?.shape.as_ref()?.dim)
     }
@@ -263,12 +251,10 @@ pub struct DimensionProto {
 }
 
 impl DimensionProto {
-    #[must_use]
     pub fn fixed(n: usize) -> Self {
         Self { dim_value: Some(n as i64), dim_param: None }
     }
 
-    #[must_use]
     pub fn named(name: &str) -> Self {
         Self { dim_value: None, dim_param: Some(name.to_owned()) }
     }

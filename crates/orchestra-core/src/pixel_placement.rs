@@ -31,7 +31,6 @@ const NUMBERS: usize = 10;
 
 impl Placement {
     /// What lies in memory for it: i64 `[10]`.
-    #[must_use]
     pub fn tensor() -> TensorSpec {
         fixed_tensor("placed", DType::I64, &[NUMBERS])
     }
@@ -62,7 +61,6 @@ impl Placement {
     }
 
     /// The value that stands for `bytes`.
-    #[must_use]
     pub fn value(bytes: &[u8]) -> Value<'_> {
         Value::Tensor(TensorView { name: "placed", dtype: DType::I64, shape: &[NUMBERS], data: bytes })
     }

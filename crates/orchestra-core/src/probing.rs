@@ -16,7 +16,6 @@ pub const DOES_NOT_LOAD: &str = "ONNX Runtime does not load it";
 
 /// The items of a batch in whose place another one is tried, one after the other. One would not do: a model that turns a batch round leaves its
 /// middle where it was, and one that adds up what came before leaves the first alone.
-#[must_use]
 pub fn replaced(batch: usize) -> Vec<usize> {
     let mut places = match batch {
         0 | 1 => Vec::new(),
@@ -93,7 +92,6 @@ pub struct Runs {
 
 impl Runs {
     /// What they say of output `name`.
-    #[must_use]
     pub fn judge(&self, name: &str) -> ProbedOutput {
         let axes = (0..self.before.shape.len()).filter_map(|axis| self.follows(axis));
         let axes: Vec<_> =
@@ -242,7 +240,6 @@ pub struct Pair {
 
 impl Pair {
     /// The first of these pairs that is none: what an item has in its batch is not what it has alone, in these words.
-    #[must_use]
     pub fn that_differs(pairs: &[Pair], near: Near) -> Option<(usize, String)> {
         // Elements that differ in several items, by their place in an item.
         let mut again = BTreeMap::<usize, usize>::new();
@@ -286,7 +283,6 @@ impl Pair {
 
 impl Elements {
     /// How many bytes they hold.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
             Elements::Numbers(_, data) => data.len(),

@@ -74,7 +74,6 @@ impl<'a> StoredValue<'a> {
         Ok(Self::List(rows.iter().map(row).collect::<Result<_, _>>()?))
     }
 
-    #[must_use]
     pub fn into_value(self) -> OwnedValue {
         match self {
             Self::Tensor { name, dtype, shape, data } => {
@@ -100,9 +99,6 @@ fn picture() -> Refusal {
 }
 
 /// Appends a value in the form that [`read`] takes.
-///
-/// # Errors
-/// What is written to refuses it.
 pub fn write(value: &impl Encode, out: &mut Vec<u8>) -> Result<(), Refusal> {
     let encoded = bincode::encode_into_std_write(value, out, bincode::config::standard());
     encoded
@@ -111,9 +107,6 @@ pub fn write(value: &impl Encode, out: &mut Vec<u8>) -> Result<(), Refusal> {
 }
 
 /// The value at the beginning of what [`write`] wrote, and how many bytes it has.
-///
-/// # Errors
-/// The bytes are no such value.
 pub fn read<'a, T: BorrowDecode<'a, ()>>(bytes: &'a [u8]) -> Result<(T, usize), Refusal> {
     bincode::borrow_decode_from_slice(bytes, bincode::config::standard())
         .map_err(|error| Refusal::result(format!("what was kept of the rows is damaged: {error}")))

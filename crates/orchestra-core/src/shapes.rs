@@ -43,7 +43,6 @@ pub struct KindSettings {
 
 impl KindSettings {
     /// Writes settings down; `None` where they cannot be (a path that is no UTF-8).
-    #[must_use]
     pub fn of(kind: &str, settings: &impl Encode) -> Option<Self> {
         let settings = bincode::encode_to_vec(settings, bincode::config::standard()).ok()?;
         Some(Self { kind: kind.to_owned(), settings })
@@ -108,9 +107,6 @@ pub trait MapRun: Send {
 /// Takes the rows that a map makes.
 pub trait Emit {
     /// So many rows follow. For maps with [`Fan::Parts`], before the first row.
-    ///
-    /// # Errors
-    /// More parts than can be counted.
     fn parts(&mut self, n: usize) -> Result<(), Refusal>;
 
     /// The next row, in the order of the columns that the stage gives.
@@ -154,36 +150,24 @@ pub enum Reduction<'a> {
 /// Makes states of contributions.
 pub trait Merge: fmt::Debug {
     /// The state that was saved so; of nothing, the state without a contribution.
-    ///
-    /// # Errors
-    /// The bytes are no state.
     fn state<'a>(&'a self, saved: Option<&[u8]>) -> Result<Box<dyn MergeState + 'a>, Refusal>;
 }
 
 /// Contributions that are merged. It is the same in whatever order they came, as long as those of an item come together.
 pub trait MergeState {
     /// Adds a contribution of this item.
-    ///
-    /// # Errors
-    /// The bytes are no contribution.
     fn add(&mut self, item: ItemId, contribution: &[u8]) -> Result<(), Refusal>;
 
     /// What [`Merge::state`] makes it of again.
     fn save(&self) -> Result<Vec<u8>, Refusal>;
 
     /// The rows of the result, always in the same order.
-    ///
-    /// # Errors
-    /// A value that the result cannot hold.
     fn rows(&self) -> Result<Vec<ReducedRow>, Refusal>;
 }
 
 /// Makes rows of contributions.
 pub trait InOrder: fmt::Debug {
     /// The row of a contribution.
-    ///
-    /// # Errors
-    /// The bytes are no contribution.
     fn row(&self, contribution: &[u8]) -> Result<ReducedRow, Refusal>;
 
     /// Joins contributions, where that is the result.
@@ -201,9 +185,6 @@ pub trait Join {
     fn add(&mut self, contribution: &[u8]) -> Result<(), Refusal>;
 
     /// The rows of the result; none where nothing was added.
-    ///
-    /// # Errors
-    /// A value that the result cannot hold.
     fn rows(self: Box<Self>) -> Result<Vec<ReducedRow>, Refusal>;
 }
 
@@ -333,8 +314,5 @@ pub trait PartFiles: fmt::Debug + Send + Sync {
     }
 
     /// All of a file that holds these records, in this order.
-    ///
-    /// # Errors
-    /// Why there can be no such file.
     fn file(&self, records: &[&[u8]]) -> Result<Vec<u8>, Refusal>;
 }

@@ -28,7 +28,6 @@ pub struct SlotClaims<S> {
 }
 
 /// A row that belongs to the one writer that gets this, until it is published.
-#[must_use]
 pub struct Claim {
     pub slot: SlotId,
     pub row: usize,
@@ -37,14 +36,12 @@ pub struct Claim {
 }
 
 /// A slot that has no more claims. Exactly one thread gets this, and calls [`SlotClaims::end`] with it.
-#[must_use]
 pub struct Closed {
     pub slot: SlotId,
     rows: usize,
 }
 
 /// A slot whose claimed rows are all published. Exactly one thread gets this; what was written to the rows before happened before it.
-#[must_use]
 pub struct Complete {
     pub slot: SlotId,
     pub rows: usize,
@@ -92,7 +89,6 @@ impl Open {
     /// Slots that have a number here: far more than memory has room for.
     const MOST_SLOTS: usize = (1 << (u64::BITS - Self::CLAIMS)) - 1;
 
-    /// Without a claim.
     fn new(slot: SlotId) -> Self {
         Self((u64::from(slot.0) + 1) << Self::CLAIMS)
     }

@@ -22,7 +22,6 @@ macro_rules! dtypes {
             /// Every element type, in the order in which messages list them.
             pub const ALL: [DType; [$($name),*].len()] = [$(DType::$variant),*];
 
-            /// Bytes of one element.
             pub const fn size_bytes(self) -> usize {
                 match self {
                     $(DType::$variant => size_of::<$of>(),)*
@@ -36,7 +35,6 @@ macro_rules! dtypes {
                 }
             }
 
-            /// The name in NumPy.
             pub const fn numpy_name(self) -> &'static str {
                 match self {
                     $(DType::$variant => $numpy,)*
@@ -133,7 +131,6 @@ impl fmt::Display for Dim {
 pub struct TensorSpec {
     /// The name in the model, or `pixels` for the output of an `image` stage.
     pub name: String,
-    /// Element type.
     pub dtype: DType,
     /// Shape of one item, for example `[3, 224, 224]`.
     pub row: Vec<Dim>,

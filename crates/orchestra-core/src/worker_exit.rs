@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::ErrorClass;
 
-/// How a worker ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerExit {

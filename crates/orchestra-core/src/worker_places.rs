@@ -104,7 +104,6 @@ pub struct WorkerPlaces {
 }
 
 impl WorkerPlaces {
-    #[must_use]
     pub fn new(n_places: usize, policy: RestartPolicy) -> Self {
         Self {
             places: vec![PlaceState { is_parked: false, is_tried: false, lost: None }; n_places],
@@ -121,7 +120,6 @@ impl WorkerPlaces {
     }
 
     /// Adds so many places, whose workers should fit, and starts them. One whose first worker does not fit all the same is taken back.
-    #[must_use]
     pub fn grow(&mut self, more: usize) -> Vec<Order> {
         let before = self.places.len();
         let place = PlaceState { is_parked: false, is_tried: true, lost: None };

@@ -15,7 +15,6 @@ pub const ENVIRONMENT: [(&str, &str); 1] = [("ORCHESTRA_ENGINE", "kernel")];
 const MOST_BYTES: usize = 1 << 20;
 
 /// Whether this worker process was started for this engine.
-#[must_use]
 pub fn is_asked_for() -> bool {
     let [(name, value)] = ENVIRONMENT;
     std::env::var_os(name).is_some_and(|found| found == value)

@@ -17,7 +17,6 @@ pub(crate) fn claim(order: &Order) -> io::Result<File> {
 }
 
 /// The keepers that hold a lock, as far as they can be seen.
-#[must_use]
 pub fn holders(lock: &File) -> Vec<Pid> {
     let Ok(inode) = lock.metadata().map(|meta| meta.ino()) else { return Vec::new() };
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();

@@ -80,7 +80,6 @@ pub struct OfTree {
 }
 
 /// All that descends from these roots and has not ended, by one look at all processes. No root descends from another one.
-#[must_use]
 pub fn trees(roots: &[Pid]) -> Vec<OfTree> {
     let processes: HashMap<Pid, Process> = live().filter_map(|p| Some((pid_of(p.pid)?, p))).collect();
     let parent = |pid: &Pid| processes.get(pid).and_then(|process| pid_of(process.parent));
@@ -95,7 +94,6 @@ pub fn trees(roots: &[Pid]) -> Vec<OfTree> {
 }
 
 /// Whether a process was stopped by a signal (`kill -STOP`), and does nothing until one lets it go on.
-#[must_use]
 pub fn is_stopped(pid: Pid) -> bool {
     process(pid.as_raw_nonzero().get().cast_unsigned()).is_some_and(|process| process.state == 'T')
 }

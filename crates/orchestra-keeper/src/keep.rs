@@ -103,7 +103,6 @@ fn carry_out(mut link: Link, order: &Order) -> io::Result<()> {
     Ok(())
 }
 
-/// The socket to orchestra.
 struct Link {
     socket: UnixStream,
     reader: FrameReader<UnixStream, ToKeeper>,
@@ -133,7 +132,6 @@ struct Kept {
     grace: Duration,
     /// When it was asked to end.
     asked: Option<Instant>,
-    /// When it was killed.
     killed: Option<Instant>,
     /// How long it may live after that.
     kill_patience: Duration,

@@ -27,7 +27,6 @@ pub(crate) struct Log {
     /// A line feed now belongs to the carriage return before it.
     after_return: bool,
     last: VecDeque<String>,
-    /// Bytes of `last`.
     last_bytes: usize,
     pub metrics: Reader,
     pub error: Option<String>,

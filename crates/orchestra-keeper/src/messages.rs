@@ -29,7 +29,6 @@ pub enum ToKeeper {
 pub struct Order {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Where it runs.
     pub cwd: String,
     /// In addition to the environment of the keeper.
     pub env: Vec<(String, String)>,
@@ -63,7 +62,6 @@ pub struct Group {
     pub bounds_cores: bool,
 }
 
-/// What a keeper tells.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub enum Report {
     /// The command runs. The number of its process, which is that of its group.
@@ -104,7 +102,6 @@ pub struct Ended {
 
 impl Ended {
     /// The end that [`Ended::write`] has noted there.
-    #[must_use]
     pub fn read(file: &Path) -> Option<Self> {
         codec::decode(&fs::read(file).ok()?).ok()
     }
@@ -118,7 +115,6 @@ impl Ended {
     }
 
     /// The end of the last words, for people.
-    #[must_use]
     pub fn excerpt(&self) -> String {
         let lines: Vec<&str> = self.last_words.trim_end().lines().collect();
         let shown = &lines[lines.len().saturating_sub(SHOWN_LINES)..];

@@ -17,7 +17,6 @@ use crate::log::Log;
 use crate::messages::Order;
 use crate::metrics::Reader;
 
-/// A command that runs.
 pub(crate) struct Running {
     pub group: Pid,
     /// Its control group, where it has one.

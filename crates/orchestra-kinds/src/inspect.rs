@@ -26,7 +26,6 @@ pub struct Recognised {
 }
 
 /// Tells what a model is for by the rules by which detect stages tell their layout.
-#[must_use]
 pub fn recognise(signature: &Signature) -> Recognised {
     let tensors = signature.output_tensors();
     let outputs: Vec<Output<'_>> = tensors.iter().enumerate().collect();
@@ -61,9 +60,6 @@ struct ReadOutputs {
 
 impl ReadOutputs {
     /// All that stages can read.
-    ///
-    /// # Errors
-    /// There are none, and why.
     fn of(signature: &Signature) -> Result<Self, String> {
         let (mut names, mut unreadable, mut have_rows) = (Vec::new(), Vec::new(), true);
         for (output, read) in signature.outputs.iter().zip(signature.readable_outputs()) {
@@ -96,9 +92,6 @@ fn quoted(text: &str) -> String {
 }
 
 /// A workflow that runs the model in the file `path`, or why there is none.
-///
-/// # Errors
-/// What an orchestra workflow cannot feed by itself, or read.
 pub fn workflow(path: &str, signature: &Signature, recognised: &Recognised) -> Result<String, String> {
     if let Some(operator) = signature.training() {
         return Err(format!(

@@ -17,7 +17,6 @@ pub use sinks::shared::read_back::read_lines;
 use orchestra_plan::{Kinds, Typed};
 
 /// All kinds that orchestra brings along. A program that embeds it adds its own with [`Kinds::with_stage`] and the like.
-#[must_use]
 pub fn builtin() -> Kinds {
     Kinds {
         sources: vec![

@@ -224,15 +224,9 @@ pub trait ReadObject: Send {
     fn head(&mut self, url: &[u8]) -> Result<(u64, u32), Trouble>;
 
     /// Reads the object into `buffer`, none of more than [`crate::sources::reading::limits::LARGEST_FILE_BYTES`].
-    ///
-    /// # Errors
-    /// The kind of the failure that the item ends with, and why, with the URL.
     fn read(&mut self, url: &[u8], buffer: &mut Vec<u8>) -> Result<(), Refusal>;
 
     /// Reads `len` bytes from `at` on into `buffer`. The caller has checked `len`, which is not 0.
-    ///
-    /// # Errors
-    /// The store's; or the object is shorter.
     fn read_part(&mut self, url: &[u8], at: u64, len: u64, buffer: &mut Vec<u8>) -> Result<(), Trouble>;
 }
 

@@ -21,7 +21,6 @@ pub trait DriverProbe {
 
 /// What keeps the driver from running programs that are built for CUDA `needed`, and what to do; `None`: nothing. `has_library`: whether
 /// `libcuda.so.1` was seen. Only where the version alone leaves a doubt is the driver asked for its CUDA.
-#[must_use]
 pub fn driver_problem(driver: &dyn DriverProbe, needed: u32, has_library: bool) -> Option<String> {
     let version = driver.version().ok();
     let first = first_branch(needed);

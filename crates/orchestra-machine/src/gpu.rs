@@ -126,13 +126,11 @@ pub struct FakeProbe {
 }
 
 impl FakeProbe {
-    #[must_use]
     pub fn new(gpus: Vec<Gpu>) -> Self {
         Self { answer: Arc::new(Mutex::new(Ok(gpus))) }
     }
 
     /// A machine whose GPUs cannot be named, for this reason.
-    #[must_use]
     pub fn failing(error: ProbeError) -> Self {
         Self { answer: Arc::new(Mutex::new(Err(error))) }
     }

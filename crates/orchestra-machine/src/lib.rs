@@ -79,7 +79,6 @@ fn inspect_under(root: &Path, probe: &dyn GpuProbe, cuda_visible_devices: Option
 }
 
 /// The model name of the CPU, as the kernel gives it.
-#[must_use]
 pub fn cpu_model() -> Option<String> {
     let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = info.lines().find(|line| line.starts_with("model name"))?;

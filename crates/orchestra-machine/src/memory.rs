@@ -14,7 +14,6 @@ pub struct Memory {
 
 impl Memory {
     /// Reads `proc` and `sys` under `root`, which is `/` outside tests. Where the kernel tells nothing, sizes are 0.
-    #[must_use]
     pub fn read(root: &Path) -> Self {
         let info = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
         let total = kib_field(&info, "MemTotal:").unwrap_or_default();

@@ -25,7 +25,6 @@ pub struct NvmlProbe {
 }
 
 impl NvmlProbe {
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }

@@ -38,7 +38,6 @@ pub fn all() -> impl Iterator<Item = Process> {
 }
 
 /// One process; `None` if there is none with this id.
-#[must_use]
 pub fn process(pid: u32) -> Option<Process> {
     parsed(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
@@ -60,7 +59,6 @@ fn parsed(pid: u32, stat: &[u8]) -> Option<Process> {
 
 impl Process {
     /// Empty once it has ended.
-    #[must_use]
     pub fn arguments(&self) -> Vec<String> {
         let line = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         let arguments = line.split(|b| *b == 0).filter(|argument| !argument.is_empty());
@@ -69,7 +67,6 @@ impl Process {
 }
 
 /// Children of `parent`, smallest id first, including dead ones that were not waited for.
-#[must_use]
 pub fn children(parent: u32) -> Vec<Process> {
     let mut children: Vec<_> = all().filter(|p| p.parent == parent).collect();
     children.sort_by_key(|p| p.pid);
@@ -77,13 +74,11 @@ pub fn children(parent: u32) -> Vec<Process> {
 }
 
 /// The memory of process `pid`; `None` when it has ended or belongs to another user who hides it.
-#[must_use]
 pub fn process_memory(pid: u32) -> Option<ProcessMemory> {
     memory_of(&pid.to_string())
 }
 
 /// The memory of this process; `None` where `/proc` cannot be read.
-#[must_use]
 pub fn own_memory() -> Option<ProcessMemory> {
     memory_of("self")
 }

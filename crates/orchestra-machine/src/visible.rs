@@ -79,7 +79,6 @@ fn of_uuid(all: &[Gpu], start: &str) -> Vec<Gpu> {
 
 /// The variables that give a worker its one device. A CPU worker gets an empty list, so that nothing it loads can ever take
 /// memory on a GPU.
-#[must_use]
 pub fn worker_environment(kind: &DeviceKind) -> Vec<(String, String)> {
     let uuid = match kind {
         DeviceKind::Cpu => String::new(),

@@ -23,7 +23,6 @@ pub(crate) struct Directories<'a> {
     is_wide: bool,
 }
 
-/// One directory.
 #[derive(Debug)]
 pub(crate) struct Directory<'a> {
     file: Directories<'a>,
@@ -39,12 +38,10 @@ pub(crate) struct Entry {
     pub(crate) tag: u16,
     kind: u16,
     count: u64,
-    /// Where its values are.
     pub(crate) at: usize,
 }
 
 impl Entry {
-    /// Bytes of a value.
     pub(crate) fn size(self) -> usize {
         match self.kind {
             3 | 8 => 2,
@@ -90,16 +87,12 @@ impl<'a> Directories<'a> {
         if self.is_wide { self.number(8, 8) } else { self.number(4, 4) }
     }
 
-    /// The first directory.
     pub(crate) fn first(self) -> Option<Directory<'a>> {
         self.directory(self.first_at()?)
     }
 
     /// The directories of all pages, in order. Smaller copies and masks of pages are none, unless there is nothing else. A camera has a copy first, and the
     /// picture within its directory.
-    ///
-    /// # Errors
-    /// A directory is not whole.
     pub(crate) fn pages(self) -> Result<Vec<Directory<'a>>, MediaError> {
         let mut found = self.all(&[SUB_DIRECTORIES])?;
         let is_page =

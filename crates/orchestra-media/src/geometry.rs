@@ -164,7 +164,6 @@ pub(crate) fn fitted_part(fit: Fit, shorter: u32, target: [u32; 2], picture: Pic
 /// Where the row that `spec` makes of a picture of this size (width, height) lies in it, for mapping results back. Exact: it is the same
 /// arithmetic that places the pixels, so half-pixel offsets and whole-pixel padding are undone as they were done. With
 /// `trim`, `row` of the result is what the picture fills, rounded up.
-#[must_use]
 pub fn placement(spec: &ImageSpec, picture: [u32; 2]) -> orchestra_core::Placement {
     let [width, height] = picture.map(|side| side.max(1));
     let [row_height, row_width] = spec.size.map(|side| side.max(1));

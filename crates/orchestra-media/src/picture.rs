@@ -124,9 +124,6 @@ pub(crate) fn most_memory(max_pixels: u64) -> u64 {
 }
 
 /// Makes room for all pixels of a picture, `length` bytes, as its header claims them. What lies in it is not cleared.
-///
-/// # Errors
-/// `NoMemory`, which says what the picture takes.
 pub(crate) fn room_for(
     format: Format,
     (width, height): (u32, u32),

@@ -40,14 +40,12 @@ impl Default for Preparer {
 }
 
 impl Preparer {
-    #[must_use]
     pub fn new() -> Preparer {
         Preparer::default()
     }
 
     /// Of what takes more than `whole_bytes` decoded, [`Preparer::decode_for`] keeps no more than its rows need, if the format is read line by
     /// line. The rows are the same.
-    #[must_use]
     pub fn with_whole_bytes(whole_bytes: usize) -> Preparer {
         Preparer {
             whole_bytes,
@@ -83,9 +81,6 @@ impl Preparer {
     }
 
     /// As `decode_for`, of a page of the file, from 0: those of a TIFF count, all other files have one.
-    ///
-    /// # Errors
-    /// As `decode`.
     pub fn decode_page(
         &mut self,
         bytes: &[u8],
@@ -116,9 +111,6 @@ impl Preparer {
     }
 
     /// How many pages a file has, each a picture: of a TIFF those that are no smaller copies or masks of others, of any other format one.
-    ///
-    /// # Errors
-    /// It is no picture, or its directories are not whole.
     pub fn n_pages(bytes: &[u8]) -> Result<usize, MediaError> {
         match (Format::of(bytes).ok_or_else(|| MediaError::no_picture(bytes))?, Directories::of(bytes)) {
             (Format::Tiff, Some(directories)) => Ok(directories.pages()?.len()),

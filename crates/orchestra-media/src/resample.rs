@@ -22,7 +22,6 @@ pub(crate) struct Resampler {
     between: Vec<u8>,
     /// The resized part, as stored.
     resized: Vec<u8>,
-    /// The turned part.
     turned: Vec<u8>,
     columns: Vec<usize>,
     rows: Vec<usize>,

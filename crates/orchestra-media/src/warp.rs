@@ -25,7 +25,6 @@ pub struct Quadrilateral {
 impl Quadrilateral {
     /// The picture that lies within four corners; `None` where there is no pixel, or where the corners do not go around once. With `turn`, what
     /// is 1.5 times as high as wide is turned to the left, as texts that run downwards are read.
-    #[must_use]
     pub fn new(corners: [[f64; 2]; 4], turn: bool) -> Option<Self> {
         let side = |a: usize, b: usize| (corners[a][0] - corners[b][0]).hypot(corners[a][1] - corners[b][1]);
         // Cut off, as `int` does.
@@ -46,7 +45,6 @@ impl Quadrilateral {
     }
 
     /// With fewer pixels, where it would have more than the picture (width, height) that it is cut from and a border: there is no more to see.
-    #[must_use]
     pub fn no_larger_than(self, picture: [u32; 2]) -> Self {
         let (most, area) = (room(picture), u64::from(self.width) * u64::from(self.height));
         if area <= most {

@@ -14,7 +14,6 @@ pub fn model_digest(path: &Path) -> io::Result<[u8; 32]> {
 }
 
 /// The first 12 hexadecimal digits: enough to tell two digests apart in a message.
-#[must_use]
 pub fn short(digest: &[u8; 32]) -> String {
     digest[..6].iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -37,7 +37,6 @@ pub struct PlanOptions {
 ///
 /// Relative paths in it are relative to the folder of `file`, which should be absolute. There is a plan exactly if there is no
 /// error and nothing is left open; all errors that can be found are found at once.
-#[must_use]
 pub fn plan(text: &str, file: &Path, options: &PlanOptions, host: &dyn Host) -> (Option<Plan>, Diagnostics) {
     let mut diags = Diagnostics::new(&file.display().to_string(), text);
     match tree::parse(text, &mut diags) {
@@ -47,7 +46,6 @@ pub fn plan(text: &str, file: &Path, options: &PlanOptions, host: &dyn Host) -> 
 }
 
 /// Plans a workflow that a program has made: the tables that its file would have. Messages name `file`, which need not be there.
-#[must_use]
 pub fn plan_tables(
     tables: Table,
     file: &Path,

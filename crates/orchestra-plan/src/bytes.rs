@@ -17,7 +17,6 @@ const UNITS: [(&str, u64); 13] = [
 ];
 
 /// Bytes of `4GiB`, `1.5 GB`, `500MB` or `4096`; units in any case. `None` for anything else.
-#[must_use]
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -33,7 +32,6 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
 }
 
 /// The amount with a binary unit and at most one decimal: `4 GiB`, `1.5 MiB`, `512 B`.
-#[must_use]
 pub fn format_bytes(bytes: u64) -> String {
     const SIZES: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     let Some((unit, size)) = SIZES.into_iter().find(|(_, size)| bytes >= *size) else {

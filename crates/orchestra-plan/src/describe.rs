@@ -15,7 +15,6 @@ use crate::plan::{
 use crate::worker_placement::plural;
 
 /// What will run where, and why, as text of several lines.
-#[must_use]
 pub fn describe(plan: &Plan) -> String {
     let mut text = String::new();
     write_plan(&mut text, plan).expect("a string takes any text");
@@ -116,7 +115,6 @@ fn around_device<'t>(text: &'t str, plan: &Plan) -> Option<(&'t str, &'t str, &'
 }
 
 /// How many items a source has, as far as that is known, and what each is: "1,000,000 items, each one number (`x`, f32)".
-#[must_use]
 pub fn items_in_words(source: &SourcePlan) -> String {
     let items = |n: u64| format!("{} {}", with_commas(n), if n == 1 { "item" } else { "items" });
     let each = row_in_words(&source.gives);

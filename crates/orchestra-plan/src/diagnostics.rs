@@ -296,7 +296,6 @@ pub enum RenderStyle {
 
 /// The text with its control characters spelled out, and those that turn the direction of what follows. A message quotes what a file says, and
 /// that must not steer a terminal.
-#[must_use]
 pub fn visible(text: &str) -> Cow<'_, str> {
     let turns = |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let steers = |c: char| (c.is_control() && c != '\n') || turns(c);

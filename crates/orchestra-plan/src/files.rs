@@ -61,9 +61,6 @@ pub trait Files {
     }
 
     /// What can compile kernels on this machine, newest first.
-    ///
-    /// # Errors
-    /// Nothing can, and what to do.
     fn compilers(&self) -> Result<Vec<Compiler>, String> {
         Ok(Vec::new())
     }

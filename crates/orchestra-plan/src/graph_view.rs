@@ -74,7 +74,6 @@ pub struct Edge {
 }
 
 impl GraphView {
-    #[must_use]
     pub fn new(plan: &Plan) -> Self {
         let pipelines = plan.pipelines.iter().map(|p| Builder::new(plan, p).build()).collect();
         Self { name: plan.name.clone(), pipelines }

@@ -22,15 +22,9 @@ pub trait Host: Files {
     fn kinds(&self) -> Kinds;
 
     /// Reads a model file: its digest, inputs and outputs.
-    ///
-    /// # Errors
-    /// The file is missing, unreadable, no ONNX model, cut short, or uses types that cannot be fed.
     fn model(&self, path: &Path) -> Result<ModelFile, ModelError>;
 
     /// Some item of the source; `None` where it names nothing.
-    ///
-    /// # Errors
-    /// A missing file, a bad pattern, a bad row.
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError>;
 
     /// What earlier runs into this folder have left of these tasks.
@@ -57,9 +51,6 @@ pub trait Host: Files {
 /// Looks into files for a plan: in a process of its own, since others made them.
 pub trait LookInto: fmt::Debug + Send + Sync {
     /// As [`SourceKind::describe`](crate::SourceKind::describe) answers.
-    ///
-    /// # Errors
-    /// Those of that, or the process ended.
     fn look(&self, request: &LookRequest<'_>) -> Result<Vec<u8>, ListError>;
 }
 
@@ -80,18 +71,12 @@ pub struct ProbeRequest<'a> {
 /// Runs models for a plan.
 pub trait ProbeModel: fmt::Debug + Send + Sync {
     /// What is found; outputs are in their order.
-    ///
-    /// # Errors
-    /// The model cannot be run.
     fn probe(&self, request: &ProbeRequest<'_>) -> Result<ProbedModel, String>;
 }
 
 /// Asks programs for a plan.
 pub trait AskProgram: fmt::Debug + Send + Sync {
     /// What it prints.
-    ///
-    /// # Errors
-    /// Those of [`Files::ask`].
     fn ask(&self, program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, String>;
 }
 
@@ -172,7 +157,6 @@ pub type FindCompilers = fn() -> Result<Vec<Compiler>, String>;
 
 impl RealHost {
     /// A host that remembers nothing of earlier runs.
-    #[must_use]
     pub fn with_machine(kinds: Kinds, machine: MachineView) -> Self {
         Self {
             kinds,

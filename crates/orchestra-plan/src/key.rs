@@ -5,7 +5,6 @@ use orchestra_core::Word;
 /// A key of a table: parsing, `check`, the JSON Schema and the reference pages come from this declaration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
-    /// As written.
     pub name: &'static str,
     /// What its value is, in a word or two.
     pub ty: &'static str,
@@ -21,7 +20,6 @@ pub struct Key {
     pub help: &'static str,
 }
 
-#[must_use]
 pub const fn key(name: &'static str, ty: &'static str, default: &'static str, help: &'static str) -> Key {
     Key { name, ty, range: None, words: &[], keys: &[], default, help }
 }
@@ -49,7 +47,6 @@ macro_rules! keys {
 }
 
 /// The keys of two lists, `N` in all.
-#[must_use]
 pub const fn joined<const N: usize>(lists: [&[Key]; 2]) -> [Key; N] {
     let mut all = [key("", "", "", ""); N];
     let mut at = 0;
@@ -63,25 +60,21 @@ pub const fn joined<const N: usize>(lists: [&[Key]; 2]) -> [Key; N] {
 
 impl Key {
     /// Of a number, or of each of a list: its bounds, both of which may be.
-    #[must_use]
     pub const fn from_to(self, least: u64, most: u64) -> Key {
         Key { range: Some((least, most)), ..self }
     }
 
     /// Of a text: the words that it may be.
-    #[must_use]
     pub const fn one_of(self, words: &'static [Word]) -> Key {
         Key { words, ..self }
     }
 
     /// Of a table: the keys that it may have.
-    #[must_use]
     pub const fn of(self, keys: &'static [Key]) -> Key {
         Key { keys, ..self }
     }
 
     /// What it is for, and, behind the first clause of that, what each of its words says.
-    #[must_use]
     pub fn meaning(&self) -> String {
         let said = |word: &Word| match word.help {
             "" => format!("`\"{}\"`", word.text),

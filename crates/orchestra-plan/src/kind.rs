@@ -63,9 +63,6 @@ pub trait SourceKind: Send + Sync {
         None
     }
     /// Answers, in a loader process, what `connect` has asked of a file by [`Files::look`].
-    ///
-    /// # Errors
-    /// The file cannot be read, or this kind asks nothing of the sort.
     fn describe(&self, question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
         asks_nothing(question, file)
     }
@@ -191,9 +188,6 @@ pub struct UntilDraft {
 /// The settings of a stage, waiting for what the stage reads.
 pub trait Connect: fmt::Debug {
     /// What the stage gives and runs as.
-    ///
-    /// # Errors
-    /// It was reported to `stage`.
     fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported>;
     /// It reads no more of a model's output than the largest number along its last dimension and where that stands, and takes a
     /// [`ColumnType::Largest`](orchestra_core::data::ColumnType::Largest) in its place: the model then gives no more than that.
@@ -277,17 +271,11 @@ impl StageContext<'_> {
     }
 
     /// All that the stage reads, as one row: a single input's columns as they are, those of several under the names of their stages.
-    ///
-    /// # Errors
-    /// It was reported.
     pub fn whole_row(&mut self) -> Result<(Input, InputColumns), Reported> {
         whole_row(&format!("stage `{}`", self.name), self.inputs, self.diags)
     }
 
     /// The same of the first input alone.
-    ///
-    /// # Errors
-    /// It was reported.
     pub fn whole_first(&mut self) -> Result<(Input, InputColumns), Reported> {
         whole_row(&format!("stage `{}`", self.name), self.inputs.get(..1).ok_or(Reported)?, self.diags)
     }
@@ -307,9 +295,6 @@ impl StageContext<'_> {
 
     /// The column that input `at` means: the one that is named, or the only one that `fits`. `what` completes "takes ..", for the message
     /// that there is none.
-    ///
-    /// # Errors
-    /// It was reported.
     pub fn column(
         &mut self,
         at: usize,

@@ -23,7 +23,6 @@ use crate::tree::{self, Value};
 /// ```
 ///
 /// `file` is what messages call the file.
-#[must_use]
 pub fn machine_from_toml(text: &str, file: &str) -> (Option<MachineView>, Diagnostics) {
     let mut diags = Diagnostics::new(file, text);
     let machine = tree::parse(text, &mut diags).and_then(|root| {

@@ -48,14 +48,12 @@ pub(crate) const TRAINING: &str = "(training)";
 impl Signature {
     /// The outputs that are tensors, as they seem to be by their declaration: with the batch as the first dimension. A dimension that the
     /// file does not state is `Dynamic`; an output of unknown rank has the row `[?]`.
-    #[must_use]
     pub fn output_tensors(&self) -> Vec<TensorSpec> {
         let batch = self.inputs.first().map_or(Dim::Dynamic, |input| input.batch);
         self.outputs.iter().filter_map(|output| output.tensor(batch)).collect()
     }
 
     /// Whether each output has a row for each item, by what the file says of it; or why no stage can read it.
-    #[must_use]
     pub fn readable_outputs(&self) -> Vec<Result<bool, UnreadableOutput>> {
         let batch = self.inputs.first().map_or(Dim::Dynamic, |input| input.batch);
         let batches = Batches { fixed: batch.fixed(), is_single: false, size_limit: None };
@@ -72,7 +70,6 @@ impl Signature {
     }
 
     /// An operator that works as in training: it takes the batch for the world, and changes what it knows of it from run to run.
-    #[must_use]
     pub fn training(&self) -> Option<&str> {
         self.operators.keys().find_map(|name| name.strip_suffix(TRAINING)).map(str::trim_end)
     }

@@ -109,7 +109,6 @@ impl fmt::Display for ModelOutput {
 
 impl ModelOutput {
     /// The tensor that it seems to be by its declaration, with the batch as the first dimension.
-    #[must_use]
     pub fn tensor(&self, batch: Dim) -> Option<TensorSpec> {
         let Holds::Tensor(dtype) = self.holds else { return None };
         let row = self.row(self.guess(batch.fixed()).0, None);
@@ -192,9 +191,6 @@ impl ModelOutput {
     }
 
     /// What a stage can have of it. `probed` is what a probe says of it, or why there was none.
-    ///
-    /// # Errors
-    /// No stage can read it.
     pub(crate) fn stage_output(
         &self,
         batch: Dim,

@@ -154,7 +154,6 @@ impl Plan {
 
     /// This plan with as many workers from the start as there will be: what the file asks for, and nothing that would have to be measured
     /// first.
-    #[must_use]
     pub fn without_growth(mut self) -> Self {
         let batches = self.stages.iter_mut().filter_map(StagePlan::batch_mut);
         let workers = batches.flat_map(|batch| &mut batch.workers);

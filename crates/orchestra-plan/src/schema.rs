@@ -22,7 +22,6 @@ struct KindTable {
 }
 
 /// The schema (draft-07) of workflow files that may name these kinds.
-#[must_use]
 pub fn workflow_schema(kinds: &Kinds) -> Json {
     let sources = kinds.sources.iter().map(|kind| KindTable {
         name: kind.name(),

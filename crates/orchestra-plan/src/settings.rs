@@ -52,7 +52,6 @@ pub trait Setting: Sized {
 }
 
 /// The key of a setting of this type.
-#[must_use]
 pub const fn setting<T: Setting>(name: &'static str, default: &[&'static str], help: &'static str) -> Key {
     let default = match default {
         [default, ..] => default,

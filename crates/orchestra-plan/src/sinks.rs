@@ -25,7 +25,6 @@ pub const RESERVED: [&str; 5] =
 /// What a sink reads from that writes the failures of all pipelines of the run, unless a source or a stage is called so.
 pub const FAILURES: &str = "failures";
 
-#[must_use]
 pub fn failure_schema() -> Schema {
     let column = |name: &str, ty| Column { name: name.to_owned(), ty };
     let attempts = ColumnType::Tensor(fixed_tensor("attempts", DType::I64, &[]));

@@ -152,9 +152,6 @@ pub struct FrameSender {
 
 impl FrameSender {
     /// Writes a frame. That the process is gone is no error: the end of its own frames tells that.
-    ///
-    /// # Errors
-    /// It cannot be made into bytes.
     pub async fn send(&mut self, frame: &impl Frame) -> Result<(), CodecError> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         self.bytes.clear();

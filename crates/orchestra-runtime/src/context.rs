@@ -94,7 +94,6 @@ impl RunClock {
         Self(Instant::now())
     }
 
-    /// Since the start.
     pub fn now(&self) -> Duration {
         self.0.elapsed()
     }

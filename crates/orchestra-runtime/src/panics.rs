@@ -18,13 +18,11 @@ pub fn caught<T>(what: &str, work: impl FnOnce() -> T) -> Result<T, String> {
 }
 
 /// Whether something ended because the system starts no further thread or process for this user: that is no bug of ours.
-#[must_use]
 pub fn lacks_threads(why: &str) -> bool {
     why.contains(&Errno::AGAIN.to_string())
 }
 
 /// The same, and what to do.
-#[must_use]
 pub fn no_threads(why: &str) -> String {
     format!(
         "no further thread or process can be started here, raise the limit on processes (`ulimit -u`): {why}"

@@ -63,7 +63,6 @@ pub const MANIFEST: &str = "_manifest.json";
 /// What parts begin with that hold no rows: each line of them names a file.
 pub const INDEX: &str = "_index-";
 
-/// What a source names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum ListingSpec {
     /// Files, folders (recursive) and globs, as written in the workflow file.
@@ -187,9 +186,6 @@ impl Catalog {
 
     /// Goes on with the list of a source that is watched, which an earlier start has left as it was at any moment: what it names keeps
     /// its number.
-    ///
-    /// # Errors
-    /// As [`Catalog::list`], and a list that cannot be read, or is damaged.
     pub fn go_on(
         spec: &ListingSpec,
         expand: Option<Arc<dyn Expand>>,

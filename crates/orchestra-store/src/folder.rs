@@ -174,7 +174,6 @@ impl OutputFolder {
     }
 
     /// A file in that folder, relative to the output folder.
-    #[must_use]
     pub fn private_file(name: &str) -> PathBuf {
         Path::new(PRIVATE).join(name)
     }

@@ -108,7 +108,6 @@ impl Journal {
     }
 
     /// The same, which stays locked. Nothing is committed any more.
-    #[must_use]
     pub fn into_folder(self) -> OutputFolder {
         self.folder
     }

@@ -21,11 +21,7 @@ pub enum OpenError {
     },
     /// The folder or a file in it cannot be made or read.
     #[error("cannot use `{}` in the output folder: {source}; if it cannot be written, choose another folder with `--output`", path.display())]
-    Io {
-        /// Which file or folder.
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 /// The held lock. Dropping it (or dying) releases it.

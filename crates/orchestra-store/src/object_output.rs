@@ -5,9 +5,6 @@ use crate::catalog::{ListError, ObjectStore};
 /// Writes objects. None is ever deleted.
 pub trait ObjectOutput: ObjectStore {
     /// Reads an object whole; `None`: there is none of exactly this URL. Blocks.
-    ///
-    /// # Errors
-    /// [`ListError::Store`]: the store cannot be asked.
     fn read(&self, url: &str) -> Result<Option<StoredObject>, ListError>;
 
     /// Writes an object, unless there is one of this URL; gives whether it did. A reader sees all of it or none. Blocks.

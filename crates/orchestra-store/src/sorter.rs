@@ -30,7 +30,6 @@ pub struct Sorter {
 
 impl Sorter {
     /// A sorter that spills into `folder`.
-    #[must_use]
     pub fn new(folder: &Path) -> Self {
         Self::with_budget(folder, MEMORY_BUDGET)
     }
@@ -60,9 +59,6 @@ impl Sorter {
     }
 
     /// All records, sorted.
-    ///
-    /// # Errors
-    /// The disk is full, or failed.
     pub fn finish(mut self) -> io::Result<Merge> {
         let mut last = Vec::with_capacity(self.bytes.len() + self.records.len() * 4);
         self.write_sorted(&mut last)?;

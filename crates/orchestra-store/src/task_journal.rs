@@ -39,7 +39,6 @@ pub struct TaskStarted {
 
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub struct TaskEnded {
-    /// How it began.
     pub started: TaskStarted,
     /// When it ended: microseconds since 1970 UTC.
     pub at: u64,
@@ -60,7 +59,6 @@ pub struct TaskEnded {
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TaskRecord {
-    /// Attempts that were begun.
     pub attempts: u32,
     /// The last attempt, if no end of it is noted.
     pub running: Option<TaskStarted>,
@@ -108,7 +106,6 @@ impl TaskJournal {
     }
 
     /// Whether tasks were run into this output folder.
-    #[must_use]
     pub fn exists(output: &Path) -> bool {
         path(output).exists()
     }

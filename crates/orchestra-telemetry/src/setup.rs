@@ -137,7 +137,6 @@ impl TelemetryGuard {
 
     /// Ends the spans of what runs have told, sends them, waits for each of that no longer than [`TraceSettings::patience`], and says
     /// what was lost. Log lines are in their files already.
-    #[must_use]
     pub fn shutdown(mut self) -> TelemetryReport {
         TelemetryReport { spans: self.end_tracing(), logs: self.files.report() }
     }

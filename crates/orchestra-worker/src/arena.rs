@@ -53,7 +53,6 @@ impl Arena {
     ///
     /// # Panics
     /// If the layout has no such slot, input or row.
-    #[must_use]
     #[expect(
         clippy::mut_from_ref,
         reason = "the caller's lease makes the row exclusive, which the type system cannot see"
@@ -71,7 +70,6 @@ impl Arena {
     ///
     /// # Panics
     /// If the layout has no such slot, input or rows.
-    #[must_use]
     pub unsafe fn input_rows(&self, slot: SlotId, input: usize, first: usize, rows: usize) -> &[u8] {
         let (at, len) = self.input_span(slot, input, first, rows);
         // SAFETY: the span lies within the map, and the caller vouches that it has no writer.

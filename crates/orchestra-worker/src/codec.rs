@@ -202,7 +202,6 @@ const BEGIN: usize = 16;
 
 impl<T: Frame> FrameDecoder<T> {
     /// A decoder at the start of a stream.
-    #[must_use]
     pub fn new() -> Self {
         Self { bytes: Vec::new(), start: 0, room: usize::MAX, skip: 0, frame: PhantomData }
     }

@@ -69,7 +69,6 @@ pub enum ToWorker {
 pub struct DynamicOutput {
     /// Which output of the model, by its place.
     pub output: usize,
-    /// Element type.
     pub dtype: DType,
     /// The whole shape. Its first dimension is the number of rows. Texts, one for each row, are one list of bytes.
     pub shape: Vec<usize>,
@@ -120,7 +119,6 @@ impl FromWorker {
 /// Worker to parent.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub enum FromWorker {
-    /// First frame.
     Hello {
         /// `PROTOCOL_VERSION` of the worker.
         protocol: u32,

@@ -22,14 +22,12 @@ pub struct HeldProcess(OwnedFd);
 
 impl HeldProcess {
     /// The process that has this id now; `None`: there is none, or the kernel cannot hold it.
-    #[must_use]
     pub fn open(pid: u32) -> Option<Self> {
         let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
         pidfd_open(pid, PidfdFlags::empty()).ok().map(Self)
     }
 
     /// Does `fault` to it. `false`: it is gone, or belongs to another user.
-    #[must_use]
     pub fn strike(&self, fault: Fault) -> bool {
         let signal = match fault {
             Fault::Kill => Signal::KILL,

@@ -16,24 +16,17 @@ pub(crate) fn confine(memory: u64) -> io::Result<()> {
 }
 
 /// A process that crashes leaves no image of its memory, in which are items and what its environment holds.
-///
-/// # Errors
-/// The kernel refuses it.
 pub fn no_core_file() -> io::Result<()> {
     lower(Resource::Core, 0)
 }
 
 /// So many bytes of memory for the process itself, beside what it has now. What it maps for others, too, does not count.
-///
-/// # Errors
-/// The kernel does not say what the process has, or refuses the limit.
 pub fn bound_memory(more: u64) -> io::Result<()> {
     let has = own_memory().ok_or_else(|| io::Error::other("/proc/self/status has no `VmData`"))?;
     lower(Resource::Data, has.data.saturating_add(more))
 }
 
 /// Bytes that the stack of a thread counts for which asks for no other size, touched or not.
-#[must_use]
 pub fn stack_bytes() -> u64 {
     /// Of the C library, where stacks are not limited.
     const UNLIMITED: u64 = 2 << 20;

@@ -120,12 +120,10 @@ impl<'a> SharedBytes<'a> {
         Self { at: map.at(offset), len, map: PhantomData }
     }
 
-    #[must_use]
     pub fn len(self) -> usize {
         self.len
     }
 
-    #[must_use]
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
@@ -134,7 +132,6 @@ impl<'a> SharedBytes<'a> {
     ///
     /// # Panics
     /// If they are not all of these bytes.
-    #[must_use]
     pub fn slice(self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len, "no bytes {range:?} among {}", self.len);
         Self { at: self.at.wrapping_add(range.start), len: range.len(), ..self }
@@ -159,7 +156,6 @@ impl<'a> SharedBytes<'a> {
         }
     }
 
-    #[must_use]
     pub fn to_vec(self) -> Vec<u8> {
         let mut copy = Vec::new();
         self.copy_into(&mut copy);

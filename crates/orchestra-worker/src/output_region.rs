@@ -47,7 +47,6 @@ impl OutputRegion {
     ///
     /// # Panics
     /// If the layout has no such output slot or rows.
-    #[must_use]
     pub fn rows(
         &self,
         slot: OutputSlotId,

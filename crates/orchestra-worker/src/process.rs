@@ -32,13 +32,11 @@ pub fn run_with<E: Engine>(engine: &mut E) -> ExitCode {
 }
 
 /// Whether this process shall be a loader.
-#[must_use]
 pub fn is_loader() -> bool {
     std::env::args_os().next_back().is_some_and(|last| last == LOADER)
 }
 
 /// Whether a worker executable that runs with these arguments is a loader.
-#[must_use]
 pub fn is_loader_with(arguments: &[String]) -> bool {
     arguments.last().is_some_and(|last| last == LOADER)
 }

@@ -27,7 +27,6 @@ pub const BUILD: &str = "ORCHESTRA_BUILD";
 pub const CONFINED: &str = "ORCHESTRA_CONFINED";
 
 /// What stands behind the text of an error that was, by its words, a permission that the sandbox does not give. `of`: whose keys would.
-#[must_use]
 pub fn confined_words(of: &str) -> String {
     format!(
         "the worker is confined to its own folders: `sandbox_read` of the {of} names others, `sandbox_write` those that it writes to; \
@@ -99,9 +98,6 @@ impl ConfinedProgram {
 }
 
 /// A value as a variable of the environment holds it.
-///
-/// # Errors
-/// A path in it is no UTF-8.
 pub fn as_variable(value: &impl Encode) -> Result<String, bincode::error::EncodeError> {
     let bytes = bincode::encode_to_vec(value, config::standard())?;
     Ok(bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
@@ -111,7 +107,6 @@ pub fn as_variable(value: &impl Encode) -> Result<String, bincode::error::Encode
 }
 
 /// The value that [`as_variable`] has made; `None` for any other text.
-#[must_use]
 pub fn of_variable<T: Decode<()>>(text: &OsStr) -> Option<T> {
     let digits = text.to_str()?.as_bytes();
     let pair = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
@@ -122,13 +117,11 @@ pub fn of_variable<T: Decode<()>>(text: &OsStr) -> Option<T> {
 }
 
 /// What this worker process shall become, if it is no worker itself.
-#[must_use]
 pub fn of_environment() -> Option<OsString> {
     std::env::var_os(PROGRAM)
 }
 
 /// Becomes the program that [`PROGRAM`] holds. Comes back where there is none, with what the process shall exit with.
-#[must_use]
 pub fn become_program(text: &OsStr) -> ExitCode {
     // The terminal's Ctrl-C goes to the whole process group; only the parent decides what it means for a batch that runs. This outlives exec.
     // SAFETY: no handler is installed, the signal is only ignored.

@@ -285,7 +285,6 @@ fn newest(newest: i64) -> BpfProgram {
 }
 
 /// The parts of a sandbox that this kernel lacks, in words that end "the kernel has no ..".
-#[must_use]
 pub fn missing() -> Vec<String> {
     let landlock = match landlock_version() {
         0 => Some("Landlock: files and sockets stay open to loaders and workers".to_owned()),

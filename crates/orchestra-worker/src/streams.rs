@@ -1,7 +1,9 @@
 //! Several batches at once: a thread for each, which takes the next run that waits and answers for it. It reads no frame.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use orchestra_core::locked;
 
 use crate::engine::Stream;
 use crate::frames::Run;
@@ -44,7 +46,7 @@ impl Streams {
 fn serve(mut stream: Box<dyn Stream>, runs: &Mutex<Receiver<Run>>, link: &Link) -> Result<(), End> {
     loop {
         // Threads that wait for the lock wait for a run as well, so runs are begun in the order in which they came.
-        let waiting = runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = locked(runs);
         let Ok(run) = waiting.recv() else { return Ok(()) };
         drop(waiting);
         link.run_one(&run, |run, timing| stream.run(run, timing))?;

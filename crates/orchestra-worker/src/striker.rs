@@ -27,9 +27,6 @@ pub struct Strikes {
 
 impl Striker {
     /// Strikes one of the processes that `targets` names, the first and the last in turn, each once.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub fn start(
         strikes: Strikes,
         mut targets: impl FnMut() -> Vec<u32> + Send + 'static,
@@ -63,7 +60,6 @@ impl Striker {
     }
 
     /// Ends it, and gives the ids of those that it struck, in order.
-    #[must_use]
     pub fn stop(mut self) -> Vec<u32> {
         self.end()
     }

@@ -11,7 +11,6 @@ pub struct Waiting(());
 
 impl Waiting {
     /// From now on.
-    #[must_use]
     pub fn begin() -> Waiting {
         WAITING.fetch_add(1, Ordering::Relaxed);
         Waiting(())

@@ -2,8 +2,10 @@
 //! keeps the newest state only, and decides nothing about what is shown.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+
+use orchestra_core::locked;
 
 use super::screen::Screen;
 use super::{Look, ProgressView, render};
@@ -81,7 +83,7 @@ impl Drop for Painter {
 
 impl Shared {
     fn order(&self, change: impl FnOnce(&mut Orders)) {
-        change(&mut self.lock());
+        change(&mut locked(&self.orders));
         self.changed.notify_one();
     }
 
@@ -97,15 +99,11 @@ impl Shared {
         taken
     }
 
-    fn lock(&self) -> MutexGuard<'_, Orders> {
-        // A thread that panicked left whole values: each change is one assignment.
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits until there is something to do, and takes it.
     fn next(&self) -> Orders {
         let idle = |o: &mut Orders| o.view.is_none() && o.lines.is_empty() && !o.forget && !o.end;
-        let mut orders = self.changed.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
+        let mut orders =
+            self.changed.wait_while(locked(&self.orders), idle).unwrap_or_else(PoisonError::into_inner);
         let end = orders.end;
         std::mem::replace(&mut *orders, Orders { end, ..Orders::default() })
     }

@@ -48,15 +48,9 @@ pub trait Leaves {
     fn made(&mut self, at: usize, stage: StageId, row: &[Value<'_>]);
 
     /// A map makes so many rows, at least one, and each is a part of its own.
-    ///
-    /// # Errors
-    /// More parts than can be counted.
     fn parts(&mut self, at: usize, n: u32) -> Result<(), Refusal>;
 
     /// A map has dropped its row, or makes no parts of it.
-    ///
-    /// # Errors
-    /// More parts than can be counted.
     fn nothing(&mut self, at: usize) -> Result<(), Refusal>;
 
     /// A row has come to a leaf.

@@ -17,7 +17,6 @@ pub enum Exit {
 impl Exit {
     /// The end of a program with this code. A shell whose command was killed by signal n ends itself with 128 + n, and that is the signal of the
     /// command.
-    #[must_use]
     pub fn of(program: &str, code: i32) -> Self {
         const SHELLS: [&str; 7] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh"];
         let name = program.rsplit('/').next().unwrap_or(program);
@@ -179,7 +178,6 @@ const DEVICE_WORDS: [&str; 23] = [
 
 /// The end of a process that ran to its end or was killed from outside. `last_words` are the last pages that it wrote: a process says in words that it
 /// lacked memory, in code or signal it does not; and what has started it may say a page of its own behind that.
-#[must_use]
 pub fn judge(exit: Exit, last_words: &str) -> TaskEnd {
     if exit == Exit::Code(0) {
         return TaskEnd::Done;

@@ -12,7 +12,6 @@ pub struct Sighting {
     pub memory: Option<u64>,
 }
 
-/// The commands that run.
 #[derive(Debug, Default)]
 pub struct GpuUse {
     running: BTreeMap<usize, Running>,

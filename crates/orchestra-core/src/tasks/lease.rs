@@ -137,7 +137,6 @@ pub struct Leases {
 
 impl Leases {
     /// `gpu_memory`: for each GPU the bytes that leases may take of it. `cpu_slots`: how many commands share the CPU. `cores`: how many there are.
-    #[must_use]
     pub fn new(gpu_memory: &[u64], cpu_slots: usize, cores: usize) -> Self {
         let gpu = |&memory: &u64| Gpu {
             share: ALL,
@@ -194,14 +193,12 @@ impl Leases {
     }
 
     /// Whether models wait for this device until what has the lease has ended.
-    #[must_use]
     pub fn holds_up(&self, lease: &Lease, device: usize) -> bool {
         let is_on = lease.demand.gpus == Gpus::Instead || lease.gpus.contains(&device);
         is_on && self.models.exclude(&lease.demand)
     }
 
     /// Whether models wait for this device until what asks for this has had it: it comes first, and devices that they do not have are enough for it.
-    #[must_use]
     pub fn comes_first(&self, demand: &Demand, device: usize) -> bool {
         let one = match demand.gpus {
             Gpus::Count(_) => Demand { gpus: Gpus::Count(1), ..*demand },
@@ -284,13 +281,11 @@ impl Leases {
     }
 
     /// Whether commands have this GPU only where too few others are there.
-    #[must_use]
     pub fn is_left_out(&self, gpu: usize) -> bool {
         self.gpus.get(gpu).is_some_and(|gpu| gpu.losses >= MOST_LOSSES)
     }
 
     /// Whether this would have a lease but for what others than these leases hold of the GPUs.
-    #[must_use]
     pub fn waits_for_others(&self, demand: &Demand) -> bool {
         if self.gpus.iter().all(|gpu| gpu.seen.is_none()) {
             return false;

@@ -16,7 +16,6 @@ pub struct TaskMetric {
 /// What was read of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Encode, Decode, Serialize, Deserialize)]
 pub struct MetricValues {
-    /// How many.
     pub count: u64,
     /// The last one; no number where it was none, which is `null` in JSON.
     #[serde(deserialize_with = "number")]

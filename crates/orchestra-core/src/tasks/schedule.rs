@@ -35,7 +35,6 @@ pub struct TaskSpec {
     pub is_held: bool,
 }
 
-/// Where a task stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskState {
     /// So many of those that it comes after have not ended.
@@ -45,7 +44,6 @@ pub enum TaskState {
     Running(Lease),
     /// It is tried again at this time.
     Paused(Duration),
-    /// It has ended well.
     Done,
     /// It is not tried again.
     Failed,
@@ -108,7 +106,6 @@ pub struct Schedule {
 
 impl Schedule {
     /// The tasks of `after` are places in `tasks`, without cycles; every demand could be met.
-    #[must_use]
     pub fn new(mut specs: Vec<TaskSpec>, leases: Leases) -> Self {
         raise_priorities(&mut specs);
         let mut before = vec![Vec::new(); specs.len()];
@@ -142,7 +139,6 @@ impl Schedule {
         }
     }
 
-    /// Where a task stands.
     pub fn state(&self, task: usize) -> &TaskState {
         &self.tasks[task].state
     }

@@ -129,9 +129,6 @@ pub struct Client {
 
 impl Client {
     /// Makes a connection, which connects once it is used.
-    ///
-    /// # Errors
-    /// The environment lacks what is needed, or makes no sense.
     pub fn open(url: &Url<'_>, patience: Patience) -> Result<Self, Trouble> {
         // An error means that the program has chosen already.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -172,17 +169,11 @@ pub fn runtime() -> io::Result<Runtime> {
 }
 
 /// Waits for `work`, as [`apart`].
-///
-/// # Errors
-/// There is no thread or runtime; or that of `work`.
 pub fn wait_for<T: Send>(work: impl Future<Output = Result<T, Trouble>> + Send) -> Result<T, Trouble> {
     apart(|| runtime().map_err(|error| Trouble::of_machine(&error))?.block_on(work))
 }
 
 /// Waits; in a thread of its own where the caller is in a runtime, in which none may wait.
-///
-/// # Errors
-/// There is no thread; or that of `wait`.
 pub fn apart<T: Send>(wait: impl FnOnce() -> Result<T, Trouble> + Send) -> Result<T, Trouble> {
     if Handle::try_current().is_err() {
         return wait();

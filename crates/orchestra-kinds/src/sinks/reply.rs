@@ -50,18 +50,12 @@ impl Encoder for TypedRecord {
 type PartAndValues<'a> = (Vec<(u32, u32)>, Vec<StoredValue<'a>>);
 
 /// Which part of its item a record of this kind is of, the outermost split first, and its values.
-///
-/// # Errors
-/// The bytes are no such record.
 pub fn read_reply(record: &[u8]) -> Result<(Vec<Part>, Vec<StoredValue<'_>>), Refusal> {
     let ((parts, values), _): (PartAndValues<'_>, usize) = read(record)?;
     Ok((parts.into_iter().map(|(index, of)| Part { index, of }).collect(), values))
 }
 
 /// A row as a record of a sink of kind `jsonl` has it: its `result`.
-///
-/// # Errors
-/// The row is of another schema.
 pub fn reply_json(schema: &Schema, row: &OwnedRow) -> Result<serde_json::Value, serde_json::Error> {
     owned_row_json(schema, row)
 }

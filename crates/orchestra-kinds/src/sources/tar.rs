@@ -187,7 +187,6 @@ impl Shards {
 /// A sample while its members are found.
 struct ListedSample {
     key: String,
-    /// Of each column.
     places: Vec<u64>,
     /// Members that are no column.
     others: u64,

@@ -265,9 +265,6 @@ fn best_of_wide<E, T: Number>(elements: &[E], read: impl Fn(&E) -> T, n: usize, 
 }
 
 /// The scores of logits, as `f32`.
-///
-/// # Errors
-/// A score is too large for that.
 fn scores_of_wide(name: &str, logits: &[f64], scores: Scores, values: &mut Vec<f32>) -> Result<(), Refusal> {
     let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = logits.iter().map(|v| (v - most).exp()).sum();

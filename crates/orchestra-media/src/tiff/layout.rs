@@ -82,7 +82,6 @@ pub(super) struct PageLayout {
     pub chunks: Vec<(u64, u64)>,
 }
 
-/// What a sample is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Numbers {
     /// A whole number of so many bits: 1, 2, 4, 8 or 16.

@@ -47,9 +47,6 @@ impl CudaRuntime {
     }
 
     /// What `code` says, as an error that nothing else will be told of.
-    ///
-    /// # Errors
-    /// Every code but that of success, in CUDA's words.
     pub fn check(&self, code: c_int) -> Result<(), String> {
         if code == SUCCESS {
             return Ok(());

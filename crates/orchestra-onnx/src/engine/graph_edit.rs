@@ -62,7 +62,6 @@ struct Replaced {
     /// The number of the graph's field.
     number: u32,
     name: String,
-    /// The new field.
     field: Vec<u8>,
 }
 

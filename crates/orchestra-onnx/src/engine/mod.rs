@@ -86,7 +86,6 @@ struct Shared {
 
 impl OnnxEngine {
     /// An engine without a model. Nothing is loaded yet, ONNX Runtime's library neither.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }

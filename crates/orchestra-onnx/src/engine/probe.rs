@@ -49,22 +49,17 @@ pub struct Probe {
 
 impl Probe {
     /// As [`PROBE`] holds it.
-    ///
-    /// # Errors
-    /// A path of the model is no UTF-8.
     pub fn encode(&self) -> Result<String, String> {
         as_variable(self).map_err(|error| format!("it cannot be told to a worker: {error}"))
     }
 }
 
 /// What this process shall probe, if it is started for that.
-#[must_use]
 pub fn of_environment() -> Option<OsString> {
     std::env::var_os(PROBE)
 }
 
 /// Probes the model that [`PROBE`] holds, and prints what it finds as JSON.
-#[must_use]
 pub fn main(text: &OsStr) -> ExitCode {
     let probe = of_variable::<Probe>(text)
         .ok_or_else(|| format!("`{PROBE}` is for orchestra's own use, and what it holds is no model"));
@@ -231,7 +226,6 @@ fn observed(value: DynValue, name: &str, batch: usize) -> ort::Result<Observed> 
     Ok(Observed { batch, shape, elements: Elements::Numbers(dtype, data) })
 }
 
-/// What inputs hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Values {
     Zeros,

@@ -51,7 +51,6 @@ pub struct Ran<'a> {
     pub rows: usize,
     /// It was a leg of a loop, and the outputs are those of its last round.
     pub is_leg: bool,
-    /// How long it took.
     pub took: Duration,
 }
 

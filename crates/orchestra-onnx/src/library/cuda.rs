@@ -72,7 +72,6 @@ pub struct FoundLibrary {
 /// Looks for all of them. `runtime` is ONNX Runtime's library: the CUDA provider beside it says which release of CUDA is needed, and its
 /// neighbours are looked at, too. The places, in order: the folders of `ORCHESTRA_CUDA_LIBRARIES`, of `LD_LIBRARY_PATH`, beside `runtime`,
 /// the system's, and only where something is still missing the packages of every Python.
-#[must_use]
 pub fn find_cuda(env: &Env, runtime: Option<&Path>) -> CudaLibraries {
     let provider = runtime.map(|runtime| runtime.with_file_name(CUDA_PROVIDER)).filter(|file| file.is_file());
     let (linked, provider_problem) = match provider.map(|file| generation::of_provider(&file)) {

@@ -24,7 +24,6 @@ pub struct Env {
 }
 
 impl Env {
-    #[must_use]
     pub fn from_process() -> Self {
         Self {
             variables: std::env::vars_os().collect(),

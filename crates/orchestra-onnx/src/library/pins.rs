@@ -35,7 +35,6 @@ impl Pin {
     }
 }
 
-#[must_use]
 pub fn pinned() -> Vec<Pin> {
     let pin = |flavor, arch: &str, sha256: &str, wheel_bytes, unpacked_bytes| Pin {
         flavor,

@@ -39,7 +39,6 @@ pub struct Input {
 
 impl Input {
     /// What a name is called in [`Input::gives`], where it is another one of a column there.
-    #[must_use]
     pub fn resolved(&self, name: &str) -> Option<String> {
         let is_whole =
             |to: &str, rest: &str| to.is_empty() || rest.is_empty() || rest.starts_with(['.', '[']);

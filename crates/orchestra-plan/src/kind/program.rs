@@ -11,9 +11,6 @@ use crate::files::Files;
 /// A program that a stage runs instead of a model, waiting to be asked what it takes and gives.
 pub trait ProgramDraft: fmt::Debug + Send + Sync {
     /// What it takes and gives.
-    ///
-    /// # Errors
-    /// It was reported to `context`.
     fn resolve(&self, context: &mut ProgramContext<'_>) -> Result<ResolvedProgram, Reported>;
 }
 

@@ -32,46 +32,39 @@ impl fmt::Debug for Kinds {
 
 impl Kinds {
     /// These, and one more kind of source.
-    #[must_use]
     pub fn with_source(mut self, kind: impl SourceKind + 'static) -> Self {
         self.sources.push(Arc::new(kind));
         self
     }
 
     /// These, and one more kind of stage.
-    #[must_use]
     pub fn with_stage(mut self, kind: impl StageKind + 'static) -> Self {
         self.stages.push(Arc::new(kind));
         self
     }
 
     /// These, and the kind of stage with these settings.
-    #[must_use]
     pub fn with_typed_stage<K: TypedStage>(self) -> Self {
         self.with_stage(Typed::<K>::kind())
     }
 
     /// These, and one more kind of sink.
-    #[must_use]
     pub fn with_sink(mut self, kind: impl SinkKind + 'static) -> Self {
         self.sinks.push(Arc::new(kind));
         self
     }
 
     /// The kind of source of this name: of several the last, so that a host can replace a kind.
-    #[must_use]
     pub fn source(&self, name: &str) -> Option<&Arc<dyn SourceKind>> {
         self.sources.iter().rfind(|kind| kind.name() == name)
     }
 
     /// The kind of stage of this name: of several the last.
-    #[must_use]
     pub fn stage(&self, name: &str) -> Option<&Arc<dyn StageKind>> {
         self.stages.iter().rfind(|kind| kind.name() == name)
     }
 
     /// The kind of sink of this name: of several the last.
-    #[must_use]
     pub fn sink(&self, name: &str) -> Option<&Arc<dyn SinkKind>> {
         self.sinks.iter().rfind(|kind| kind.name() == name)
     }

@@ -76,15 +76,9 @@ pub trait TypedSource: Settings + 'static {
     type Items: Items;
 
     /// What its items are, known from the first of the files that it names.
-    ///
-    /// # Errors
-    /// It was reported to `source`.
     fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, Self::Items), Reported>;
 
     /// As [`SourceKind::describe`].
-    ///
-    /// # Errors
-    /// Those of [`SourceKind::describe`].
     fn describe(question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
         super::asks_nothing(question, file)
     }
@@ -113,9 +107,6 @@ pub struct ItemSchema {
 /// The items of a source. A loader process gets them as bytes, and lists and reads them there.
 pub trait Items: fmt::Debug + Encode + Decode<()> + Send + Sync + 'static {
     /// As [`Expand::expand`], where files hold several items. First it says the version of the file, where it has one.
-    ///
-    /// # Errors
-    /// Those of [`Expand::expand`].
     fn list(&self, file: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let _ = push;
         Err(ListError::bad_file(file, "it is an item itself; this is a bug"))
@@ -152,7 +143,6 @@ pub struct ReadOptions {
 
 impl ReadOptions {
     /// Those of a source that is planned.
-    #[must_use]
     pub fn of(source: &SourceContext<'_, '_>) -> Self {
         let mut schemes: Vec<String> = Vec::new();
         for (scheme, _) in source.urls.iter().filter_map(|url| url.split_once("://")) {
@@ -164,20 +154,17 @@ impl ReadOptions {
     }
 
     /// Whether items are objects of stores, or lie in such.
-    #[must_use]
     pub fn has_objects(&self) -> bool {
         !self.schemes.is_empty()
     }
 
     /// What a loader needs beside files.
-    #[must_use]
     pub fn network<K: TypedSource>(&self) -> Option<Network> {
         K::OBJECTS.filter(|_| self.has_objects()).map(|objects| (objects.network)(&self.schemes))
     }
 }
 
 /// The file of an item's locator: what stands before the last `#`.
-#[must_use]
 pub fn file_of(locator: &[u8]) -> Option<&Path> {
     let at = locator.iter().rposition(|byte| *byte == b'#')?;
     (at > 0).then(|| Path::new(OsStr::from_bytes(&locator[..at])))
@@ -199,9 +186,6 @@ pub trait TypedSink: Settings + 'static {
     const OBJECTS: fn() -> Result<Arc<dyn ObjectOutput>, String> = super::no_output;
 
     /// Makes its encoder for rows of `input`.
-    ///
-    /// # Errors
-    /// It was reported to `fields`.
     fn connect(self, input: &Input, fields: &mut Fields<'_, '_>) -> Result<Arc<dyn Encoder>, Reported>;
 }
 
@@ -209,7 +193,6 @@ pub trait TypedSink: Settings + 'static {
 pub struct Typed<K>(PhantomData<fn() -> K>);
 
 impl<K> Typed<K> {
-    #[must_use]
     pub const fn kind() -> Self {
         Self(PhantomData)
     }

@@ -98,7 +98,6 @@ pub struct BatchPlan {
 
 impl BatchPlan {
     /// The most slots that all workers together hold, running or ready.
-    #[must_use]
     pub fn held_by_workers(&self) -> usize {
         let workers: usize = self.workers.iter().map(WorkerPlan::most).sum();
         workers * (self.streams + self.ready)
@@ -129,7 +128,6 @@ pub struct WorkerPlan {
 
 impl WorkerPlan {
     /// How many processes there may be.
-    #[must_use]
     pub fn most(&self) -> usize {
         self.growth.map_or(self.count, |growth| growth.most)
     }

@@ -35,7 +35,6 @@ pub struct Limits {
 
 impl Limits {
     /// What a limit is called where the file sets it.
-    #[must_use]
     pub fn called(&self, key: &str) -> String {
         match &self.own {
             Some((name, keys)) if keys.contains(&key) => format!("pipelines.{name}.{key}"),
@@ -54,7 +53,6 @@ pub enum MaxFailed {
 
 impl MaxFailed {
     /// Whether `failed` of `total` items are more than allowed.
-    #[must_use]
     pub fn is_exceeded(self, failed: u64, total: u64) -> bool {
         match self {
             MaxFailed::Items(n) => failed > n,

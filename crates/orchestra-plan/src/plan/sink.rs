@@ -29,7 +29,6 @@ pub enum RecordsPerItem {
 
 impl Plan {
     /// How many records of a sink an item has that is done.
-    #[must_use]
     pub fn records_of(&self, sink: &SinkPlan) -> RecordsPerItem {
         if sink.is_of_failures {
             return RecordsPerItem::Failed;
@@ -104,7 +103,6 @@ pub struct BucketPlan {
 
 impl SinkPlan {
     /// Where its records are, for people: a path, or a URL.
-    #[must_use]
     pub fn place(&self) -> PathBuf {
         match &self.bucket {
             None if self.replies => "the one who asked".into(),

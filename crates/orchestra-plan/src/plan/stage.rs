@@ -79,7 +79,6 @@ pub struct JoinWay {
 
 impl StagePlan {
     /// Whether the planner added it, to bring rows together that a stage or sink reads.
-    #[must_use]
     pub fn is_join(&self) -> bool {
         matches!(self.runs, Shape::Fold(FoldPlan::Join { .. }))
     }
@@ -95,7 +94,6 @@ impl StagePlan {
     }
 
     /// How many rows it makes of one.
-    #[must_use]
     pub fn fan(&self) -> Fan {
         match &self.runs {
             Shape::Map(map) => map.fan(),
@@ -104,7 +102,6 @@ impl StagePlan {
     }
 
     /// What it makes of the rows of all items, if it reduces them.
-    #[must_use]
     pub fn reduce(&self) -> Option<&Arc<dyn Reduce>> {
         match &self.runs {
             Shape::Fold(FoldPlan::Reduce(reduce)) => Some(reduce),
@@ -113,7 +110,6 @@ impl StagePlan {
     }
 
     /// The batches, if it runs in workers.
-    #[must_use]
     pub fn batch(&self) -> Option<&BatchPlan> {
         match &self.runs {
             Shape::Batch(batch) => Some(batch),

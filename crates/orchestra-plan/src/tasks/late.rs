@@ -42,7 +42,6 @@ enum Role {
 const OUTPUT_OF: &str = "the output of `";
 
 /// Whether a part of a plan's fingerprint says which output of a task was read.
-#[must_use]
 pub fn is_output_of_task(part: &str) -> bool {
     part.starts_with(OUTPUT_OF)
 }

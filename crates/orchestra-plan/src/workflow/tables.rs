@@ -20,7 +20,6 @@ pub(crate) fn declared(common: &[Key], own: &[Key]) -> Vec<Key> {
 }
 
 /// The keys of the table of a sink of this kind, beside `kind` and those of the kind.
-#[must_use]
 pub fn keys_of_sink(kind: &dyn SinkKind) -> &'static [Key] {
     if kind.writes() == Writes::Reply { keys::REPLY } else { keys::SINK }
 }

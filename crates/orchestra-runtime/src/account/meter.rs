@@ -101,7 +101,6 @@ impl Remains {
     }
 
     /// One line for each of these that is not 0.
-    #[must_use]
     pub fn left(&self) -> Vec<String> {
         let figures = [
             ("holders (actors, threads, tasks, handles)", self.holders() as u64),

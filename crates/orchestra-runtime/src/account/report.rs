@@ -62,7 +62,6 @@ pub struct RunReport {
     pub left_out: Vec<LeftOutCount>,
     /// What the sinks have written, in the order of the plan.
     pub outputs: Vec<OutputReport>,
-    /// By name.
     pub pipelines: BTreeMap<String, PipelineReport>,
     /// Where the time of the loaders went.
     pub loaders: LoaderReport,
@@ -144,12 +143,10 @@ pub struct DeviceReport {
     pub workers_added: u64,
     /// Bytes that one worker takes of the GPU as this run has measured it, by stage.
     pub worker_memory_measured: BTreeMap<String, u64>,
-    /// Worker processes started.
     pub starts: u64,
     /// Dead workers that were replaced.
     pub restarts: u64,
     pub batches: u64,
-    /// Items per batch.
     pub mean_batch: f64,
     /// Share of the time in which its sessions ran, 0 to 1.
     pub busy: f64,
@@ -275,7 +272,6 @@ impl RunReport {
 }
 
 /// Why items have failed, as far as `failures.jsonl` of an output folder says, the commonest cause first.
-#[must_use]
 pub fn failure_causes(output: &Path) -> Vec<FailureCause> {
     #[derive(Deserialize)]
     struct Line<'a> {

@@ -17,9 +17,7 @@ pub struct Snapshot {
     pub elapsed: Duration,
     /// How many items the sources name.
     pub extent: Extent,
-    /// Items with records.
     pub done: u64,
-    /// Items with failures.
     pub failed: u64,
     /// Of both: what earlier runs had finished.
     pub resumed: u64,

@@ -123,7 +123,6 @@ pub struct DeviceStats {
     pub ending: Counter,
     /// Workers that were added to those at the start, once it was known that they fit.
     pub added: Counter,
-    /// Worker processes started.
     pub starts: Counter,
     /// Dead workers that were replaced.
     pub restarts: Counter,

@@ -6,11 +6,11 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::ledger::Rows;
-use orchestra_core::{OutputSlotId, SlotId, WorkerId};
+use orchestra_core::{OutputSlotId, SlotId, WorkerId, locked};
 use orchestra_worker::mapping::SharedBytes;
 use orchestra_worker::output_region::OutputRegion;
 
@@ -56,7 +56,7 @@ impl OutputSlots {
     /// # Panics
     /// If as many other slots have room here as the arena has slots.
     pub fn take(self: &Arc<Self>, rows: Rows) -> PendingOutputs {
-        let mut in_use = self.lock();
+        let mut in_use = locked(&self.in_use);
         let same = in_use.iter().position(|place| place.as_ref().is_some_and(|place| place.by == rows.slot));
         let at = same.or_else(|| in_use.iter().position(Option::is_none));
         let at = at.expect("each slot of the arena has at most one output slot, and there are as many");
@@ -65,17 +65,12 @@ impl OutputSlots {
     }
 
     fn give_back(&self, slot: OutputSlotId) {
-        let mut in_use = self.lock();
+        let mut in_use = locked(&self.in_use);
         let place = &mut in_use[slot.index()];
         *place = place
             .take()
             .filter(|place| place.batches > 1)
             .map(|place| InUse { batches: place.batches - 1, ..place });
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Option<InUse>>> {
-        // A panic in `take` has changed nothing.
-        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

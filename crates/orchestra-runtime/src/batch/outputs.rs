@@ -10,9 +10,6 @@ use crate::messages::CompletedBatch;
 
 impl CompletedBatch {
     /// What this batch has of each output of the stage, which are those that its schema lists.
-    ///
-    /// # Errors
-    /// It is not what the worker says, or cannot be split into rows.
     pub fn outputs<'a>(&'a self, columns: &'a [Column]) -> Result<Vec<OutputRows<'a>>, String> {
         let output = |(i, column): (usize, &'a Column)| {
             let dynamic = self.dynamic.iter().find(|d| d.output == i);

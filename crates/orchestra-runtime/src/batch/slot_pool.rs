@@ -6,14 +6,14 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::batching::{LeaveReason, OpenBatch};
 use orchestra_core::ledger::Rows;
 use orchestra_core::slot_claims::{Claim, Closed, Complete, NoneFree, SlotClaims};
-use orchestra_core::{DType, SlotId};
+use orchestra_core::{DType, SlotId, locked};
 use orchestra_worker::arena::Arena;
 use tokio::sync::Notify;
 
@@ -49,7 +49,6 @@ pub struct SlotPool {
     open_size: Mutex<TrimmedSize>,
     /// Filled slots that the batcher has not taken, in the order in which they were filled.
     filled: Mutex<VecDeque<Filled>>,
-    /// A [`Watch`].
     watch: AtomicU8,
     /// Notified whenever a slot is free, for the one task that waits in `claim_async`.
     freed: Notify,
@@ -145,7 +144,7 @@ impl SlotPool {
     ///
     /// All rows of a pool are claimed so, or none.
     pub fn claim_trimmed(&self, size: TrimmedSize) -> Option<RowLease<'_>> {
-        let mut open_size = unpoisoned(self.open_size.lock());
+        let mut open_size = locked(&self.open_size);
         if *open_size != size {
             self.close(LeaveReason::Size);
             *open_size = size;
@@ -204,13 +203,13 @@ impl SlotPool {
     }
 
     pub fn next_filled(self: &Arc<Self>) -> Option<FilledSlot> {
-        let of = unpoisoned(self.filled.lock()).pop_front()?;
+        let of = locked(&self.filled).pop_front()?;
         self.claims.take();
         Some(FilledSlot { pool: Arc::clone(self), of })
     }
 
     pub fn has_filled(&self) -> bool {
-        !unpoisoned(self.filled.lock()).is_empty()
+        !locked(&self.filled).is_empty()
     }
 
     pub fn open_batch(&self) -> Option<OpenBatch> {
@@ -238,14 +237,14 @@ impl SlotPool {
     }
 
     fn end(&self, closed: Closed, reason: LeaveReason) {
-        *unpoisoned(self.claims.slot(closed.slot).reason.lock()) = reason;
+        *locked(&self.claims.slot(closed.slot).reason) = reason;
         if let Some(complete) = self.claims.end(closed) {
             self.queue(complete);
         }
     }
 
     fn publish(&self, slot: SlotId, row: usize, token: Option<Token>) {
-        *unpoisoned(self.claims.slot(slot).tokens[row].lock()) = token;
+        *locked(&self.claims.slot(slot).tokens[row]) = token;
         if let Some(complete) = self.claims.publish(slot) {
             self.queue(complete);
         }
@@ -254,12 +253,12 @@ impl SlotPool {
     fn queue(&self, Complete { slot, rows }: Complete) {
         let filling = self.claims.slot(slot);
         let rows = filling.tokens.iter().take(rows);
-        let tokens: SlotTokens = rows.map(|token| unpoisoned(token.lock()).take()).collect();
+        let tokens: SlotTokens = rows.map(|token| locked(token).take()).collect();
         let n_tokens = tokens.iter().flatten().count();
-        let reason = *unpoisoned(filling.reason.lock());
+        let reason = *locked(&filling.reason);
         let opened = Duration::from_nanos(filling.opened.load(Ordering::Relaxed));
         let filled = self.clock.now();
-        unpoisoned(self.filled.lock()).push_back(Filled { slot, tokens, n_tokens, reason, opened, filled });
+        locked(&self.filled).push_back(Filled { slot, tokens, n_tokens, reason, opened, filled });
         // A `watch` after this is followed by a look for filled slots, which finds this one.
         self.tell(Watch::Filled);
     }
@@ -276,11 +275,6 @@ impl Drop for SlotPool {
     fn drop(&mut self) {
         self.in_use.sub(self.claims.n_in_use() as u64);
     }
-}
-
-/// A poisoned lock means that a thread panicked between two statements that cannot panic: what it guards is whole.
-fn unpoisoned<G>(lock: Result<G, PoisonError<G>>) -> G {
-    lock.unwrap_or_else(PoisonError::into_inner)
 }
 
 impl RowLease<'_> {

@@ -8,11 +8,11 @@
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use orchestra_core::{DeviceId, DeviceKind, DeviceSpec};
+use orchestra_core::{DeviceId, DeviceKind, DeviceSpec, locked};
 use orchestra_machine::processes::{process, process_memory};
 use orchestra_machine::{Gpu, GpuProbe, ProbeError};
 use orchestra_plan::Plan;
@@ -88,29 +88,29 @@ impl DeviceWatch {
 
     /// A GPU as it was at the last look; `None` also while it gives no answer.
     pub fn latest(&self, device: DeviceId) -> Option<Gpu> {
-        let watched = self.get(device)?.lock();
+        let watched = locked(&self.get(device)?.watched);
         watched.latest.clone().filter(|_| !watched.is_silent)
     }
 
     /// What a device and its workers took up to now.
     pub fn usage(&self, device: DeviceId) -> DeviceUse {
-        self.get(device).map(|d| d.lock().tally.usage()).unwrap_or_default()
+        self.get(device).map(|d| locked(&d.watched).tally.usage()).unwrap_or_default()
     }
 
     /// The worker processes as they were at the last look.
     pub fn workers(&self) -> Vec<WorkerUse> {
-        self.devices.iter().flat_map(|d| d.lock().tally.workers().to_vec()).collect()
+        self.devices.iter().flat_map(|d| locked(&d.watched).tally.workers().to_vec()).collect()
     }
 
     /// Why a device is lost, if it is.
     pub fn lost(&self, device: DeviceId) -> Option<String> {
-        self.get(device)?.lock().lost.clone()
+        locked(&self.get(device)?.watched).lost.clone()
     }
 
     /// Calls `tell` with the reason once the device is lost; at once if it is already.
     pub fn when_lost(&self, device: DeviceId, tell: impl Fn(String) + Send + 'static) {
         let Some(device) = self.get(device) else { return };
-        let mut watched = device.lock();
+        let mut watched = locked(&device.watched);
         match watched.lost.clone() {
             Some(why) => {
                 drop(watched);
@@ -124,7 +124,7 @@ impl DeviceWatch {
     /// seen. Where the driver hangs, that call may come late or never.
     pub fn ask(&self, device: DeviceId, tell: impl FnOnce(Option<Gpu>) + Send + 'static) {
         let Some(device) = self.get(device) else { return tell(None) };
-        device.lock().asked.push(Box::new(tell));
+        locked(&device.watched).asked.push(Box::new(tell));
         if let Some(looker) = device.looker.get() {
             looker.unpark();
         }
@@ -141,7 +141,7 @@ impl DeviceWatch {
     ) {
         let Some(device) = self.get(id) else { return };
         let asked = {
-            let mut watched = device.lock();
+            let mut watched = locked(&device.watched);
             watched.looks_since = Some(now);
             std::mem::take(&mut watched.asked)
         };
@@ -152,7 +152,7 @@ impl DeviceWatch {
         // What was seen belongs to workers that were loaded before, and to none that came meanwhile.
         let settled = was_settled && is_settled();
 
-        let mut guard = device.lock();
+        let mut guard = locked(&device.watched);
         let watched = &mut *guard;
         watched.looks_since = None;
         let was_silent = std::mem::take(&mut watched.is_silent);
@@ -183,7 +183,7 @@ impl DeviceWatch {
     /// Says of each device, once, that a look at it does not come to an end.
     pub fn note_silence(&self, now: Duration) {
         for device in &self.devices {
-            let mut watched = device.lock();
+            let mut watched = locked(&device.watched);
             let hangs = watched.looks_since.is_some_and(|since| now.saturating_sub(since) > PATIENCE);
             let is_new = hangs && !std::mem::replace(&mut watched.is_silent, hangs);
             drop(watched);
@@ -210,11 +210,6 @@ impl Device {
         };
         let watched = Mutex::new(Watched { is_known, ..Watched::default() });
         Self { name: spec.name.clone(), uuid, looker: OnceLock::new(), watched }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Watched> {
-        // A look that panicked leaves figures behind, each of which stands for itself.
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,9 +1,9 @@
 //! Which worker processes live, for programs that measure them from outside. It looks at no process and steers none.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
-use orchestra_core::{DeviceId, StageId, WorkerId};
+use orchestra_core::{DeviceId, StageId, WorkerId, locked};
 
 /// The worker processes of a run that live. Changed at the start and the end of a worker only.
 #[derive(Debug, Default)]
@@ -22,22 +22,17 @@ impl LiveWorkers {
     /// It was started. A worker that is no process has no number and is left out.
     pub fn started(&self, worker: WorkerId, stage: StageId, device: DeviceId, pid: Option<u32>) {
         if let Some(pid) = pid {
-            self.lock().insert(worker, LiveWorker { worker, stage, device, pid });
+            locked(&self.0).insert(worker, LiveWorker { worker, stage, device, pid });
         }
     }
 
     /// Its process is gone. A second time changes nothing.
     pub fn gone(&self, worker: WorkerId) {
-        self.lock().remove(&worker);
+        locked(&self.0).remove(&worker);
     }
 
     /// Those that live now, by worker.
     pub fn all(&self) -> Vec<LiveWorker> {
-        self.lock().values().copied().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkerId, LiveWorker>> {
-        // Nothing panics between two changes that belong together: there is one at a time.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0).values().copied().collect()
     }
 }

@@ -114,7 +114,6 @@ struct Life {
     clocks: Clocks,
     started: Duration,
     tick: Interval,
-    /// Answered with results.
     batches: u64,
     /// Batches and resident memory from which wear is counted.
     fresh_at: Option<(u64, u64)>,

@@ -56,7 +56,6 @@ pub trait HearsOfCommits: Send + Sync {
 
 /// A group of finished items.
 pub struct CommitJob {
-    /// What is written.
     pub commit: Commit,
     /// What `ends` is told when it is.
     pub counts: CommitCounts,

@@ -21,9 +21,6 @@ pub trait Intake: Send {
     fn left(&self) -> u64;
 
     /// Up to `most` items, and none where no further one is there yet.
-    ///
-    /// # Errors
-    /// No further item can be read, and why.
     fn next(&mut self, most: usize) -> Result<Tickets, PipelineEnd>;
 
     /// Before it is asked for the first item: this chain takes all of them.

@@ -28,7 +28,6 @@ pub fn end_file_row(out: &mut Vec<u8>, begin: usize, line: &[u8]) -> Result<(), 
 }
 
 /// The files of rows that lie one behind the other, without their lengths; `None` where they are not whole.
-#[must_use]
 pub fn files_in(mut rows: &[u8]) -> Option<Vec<FileRow<'_>>> {
     #[derive(Deserialize)]
     struct Line {

@@ -2,12 +2,12 @@
 //! the chain behind it. It keeps rows and counts; what the row of parts is made like is the kind's.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use orchestra_core::collect::{Arrival, Collected, Collector};
 use orchestra_core::data::{Label, OwnedRow, OwnedValue, Refusal, Value};
 use orchestra_core::shapes::{Fold, MapRuns, RowScope};
-use orchestra_core::{ItemId, StageId};
+use orchestra_core::{ItemId, StageId, locked};
 use orchestra_plan::{ColumnRef, JoinWay, Origin};
 use ractor::ActorRef;
 use tokio::runtime::Handle;
@@ -89,7 +89,7 @@ impl Gather for FoldStage {
     fn parts(&self, parts: Vec<FoldPart>) {
         let work = &self.0;
         let lost = {
-            let mut state = work.state();
+            let mut state = locked(&work.state);
             let lost = work.collect(&mut state, parts);
             state.telling += usize::from(!lost.is_empty());
             work.go_on(&mut state);
@@ -98,25 +98,20 @@ impl Gather for FoldStage {
         if !lost.is_empty() {
             // Not under the lock: what follows may be a fold, too.
             work.with_failed_part(&lost);
-            let mut state = work.state();
+            let mut state = locked(&work.state);
             state.telling -= 1;
             work.end_if_over(state);
         }
     }
 
     fn drained(&self) {
-        let mut state = self.0.state();
+        let mut state = locked(&self.0.state);
         state.feeding = state.feeding.saturating_sub(1);
         self.0.end_if_over(state);
     }
 }
 
 impl Work {
-    /// A thread that panicked in here ends its pipeline, of which nothing counts any more.
-    fn state(&self) -> MutexGuard<'_, FoldState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds parts; gives the tokens of which one has failed, once all the others are there.
     fn collect(&self, state: &mut FoldState, parts: Vec<FoldPart>) -> Vec<Token> {
         let mut lost = Vec::new();
@@ -161,7 +156,7 @@ impl Work {
         let work = Arc::clone(self);
         run_blocking(&self.runtime, &self.args.pipeline, "what follows a fold", move || {
             work.process(complete);
-            let mut state = work.state();
+            let mut state = locked(&work.state);
             state.running -= 1;
             work.go_on(&mut state);
             work.end_if_over(state);
@@ -190,7 +185,7 @@ impl Work {
 
     /// Makes the row of each token, and takes it through the chain.
     fn process(&self, complete: Vec<(Token, Vec<OwnedRow>)>) {
-        let lock = || self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || locked(&self.runs);
         let chain = &self.args.chain;
         let (mut runs, mut out) = lock().pop().unwrap_or_default();
         let mut left = 0;

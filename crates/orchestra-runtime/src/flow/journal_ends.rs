@@ -4,10 +4,10 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use orchestra_core::lineage::{Ending, Finished, Lineage};
-use orchestra_core::{Failure, PipelineId, SourceId, StageId};
+use orchestra_core::{Failure, PipelineId, SourceId, StageId, locked};
 use orchestra_plan::{FilesPlan, Origin, SinkPlan};
 use orchestra_store::{Commit, FileIndex, PlacedFile};
 use ractor::ActorRef;
@@ -45,7 +45,7 @@ struct EndsState {
 
 impl Ends for JournalEnds {
     fn attach(&self, source: SourceId, actor: ActorRef<SourceMsg>) {
-        unpoisoned(self.sources.lock()).insert(source, actor);
+        locked(&self.sources).insert(source, actor);
     }
 
     fn ended(&self, rows: EndedRows) {
@@ -82,7 +82,7 @@ impl Ends for JournalEnds {
     }
 
     fn close(&self) {
-        unpoisoned(self.state.lock()).is_closed = true;
+        locked(&self.state).is_closed = true;
     }
 }
 
@@ -215,7 +215,7 @@ impl JournalEnds {
 
 impl HearsOfCommits for JournalEnds {
     fn committed(&self, counts: &CommitCounts) {
-        let sources = unpoisoned(self.sources.lock());
+        let sources = locked(&self.sources);
         for (source, n) in &counts.by_source {
             if let Some(actor) = sources.get(source) {
                 drop(actor.cast(SourceMsg::Committed(*n))); // One that is gone has ended.
@@ -223,7 +223,7 @@ impl HearsOfCommits for JournalEnds {
         }
         drop(sources);
         let Some(reached) = self.context.too_many_failed(self.pipeline) else { return };
-        let told = unpoisoned(self.state.lock()).limit_reported.replace(reached.stopped);
+        let told = locked(&self.state).limit_reported.replace(reached.stopped);
         if told != Some(reached.stopped) {
             drop(self.parent.cast(PipelineMsg::LimitReached(reached)));
         }
@@ -237,11 +237,6 @@ impl HearsOfCommits for JournalEnds {
     fn is_refused(&self) -> bool {
         self.is_refused.load(Ordering::Relaxed)
     }
-}
-
-/// What these locks guard is whole at any time.
-fn unpoisoned<G>(lock: Result<G, PoisonError<G>>) -> G {
-    lock.unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A pipeline writes to few files.

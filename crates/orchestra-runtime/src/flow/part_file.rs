@@ -19,7 +19,6 @@ use super::uploads::{TORN, Upload};
 /// Why rows did not become a part file. They wait in their file, and the next start goes on with them.
 #[derive(Debug, Error)]
 pub enum SealError {
-    /// The disk.
     #[error(transparent)]
     Commit(#[from] CommitError),
     /// The encoder makes no file of these rows.
@@ -39,7 +38,6 @@ pub enum SealError {
 }
 
 /// The files in the output folder that are called as part files of a sink: the sink, the number and the path of each.
-#[must_use]
 pub fn part_files(plan: &Plan) -> Vec<(usize, u64, PathBuf)> {
     let mut found = Vec::new();
     for (at, part_files) in
@@ -70,9 +68,6 @@ pub struct OpenPartFile {
 
 impl OpenPartFile {
     /// Of all sinks whose records go into part files, with the rows that an earlier run has left.
-    ///
-    /// # Errors
-    /// Rows cannot be read, or what is known of part files that go to a store.
     pub fn all(
         plan: &Plan,
         journal: &Journal,
@@ -100,7 +95,6 @@ impl OpenPartFile {
         self.file
     }
 
-    /// Rows were committed.
     pub fn add(&mut self, rows: &[u8]) {
         self.bytes += rows.len() as u64;
         self.rows += rows_in(rows).map_or(0, |rows| rows.len() as u64);

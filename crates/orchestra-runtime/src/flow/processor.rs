@@ -3,11 +3,11 @@
 //! nothing about retries.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use orchestra_core::data::{Column, Label, Refusal, Value};
 use orchestra_core::shapes::{MapRuns, RowScope};
-use orchestra_core::{Failure, StageId};
+use orchestra_core::{Failure, StageId, locked};
 use orchestra_plan::{ColumnRef, Origin};
 use orchestra_worker::frames::RunErrorKind;
 use ractor::ActorRef;
@@ -118,7 +118,7 @@ impl Work {
 
     fn process(&self, mut batch: CompletedBatch) {
         let began = batch.trace.as_ref().map(|_| self.chain.context.clock.now());
-        let lock = || self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || locked(&self.runs);
         let (mut runs, mut out) = lock().pop().unwrap_or_default();
         let outputs = batch.outputs(&self.outputs);
         let mut copies = vec![Vec::new(); self.outputs.len()];

@@ -67,7 +67,6 @@ pub fn write_head(token: &Token, out: &mut Vec<u8>) {
     out.extend(token.path().iter().flat_map(|part| part.index.to_be_bytes()));
 }
 
-/// A contribution, read.
 struct Contribution<'a> {
     item: ItemId,
     path: PartPath,

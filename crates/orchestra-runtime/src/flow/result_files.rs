@@ -21,13 +21,11 @@ pub(crate) fn result_files(plan: &Plan) -> Vec<PathBuf> {
 pub const FAILURES_FILE: FileIndex = FileIndex(0);
 
 /// The file of the sink with this place in the plan.
-#[must_use]
 pub fn sink_file(sink: usize) -> FileIndex {
     FileIndex(1 + sink)
 }
 
 /// The file of contributions of a stage that reduces.
-#[must_use]
 pub fn reduce_file(plan: &Plan, stage: StageId) -> FileIndex {
     let before = plan.reduces().take_while(|(id, _)| *id != stage).count();
     FileIndex(1 + plan.sinks.len() + before)

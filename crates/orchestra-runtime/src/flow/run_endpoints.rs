@@ -1,8 +1,8 @@
 //! Both ends of a run: the lists of its sources, and its journal.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use orchestra_core::{PipelineId, SourceId};
+use orchestra_core::{PipelineId, SourceId, locked};
 use ractor::ActorRef;
 
 use super::catalog_intake::CatalogIntake;
@@ -30,7 +30,7 @@ impl RunEndpoints {
 
 impl Endpoints for RunEndpoints {
     fn intake(&self, source: SourceId) -> Box<dyn Intake> {
-        let listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
+        let listings = locked(&self.listings);
         Box::new(CatalogIntake::new(&self.context, source, listings[source.index()].clone()))
     }
 
@@ -41,7 +41,7 @@ impl Endpoints for RunEndpoints {
     fn recall(&self, _: PipelineId, then: Box<dyn FnOnce() + Send>) {
         let listings = Arc::clone(&self.listings);
         self.committer.finished(move |finished| {
-            let mut listings = listings.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut listings = locked(&listings);
             listings.iter_mut().zip(finished).for_each(|(listing, items)| listing.finished = items);
             drop(listings);
             then();

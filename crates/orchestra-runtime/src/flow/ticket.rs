@@ -55,7 +55,6 @@ struct Item {
     locator_end: usize,
     /// Where its name begins.
     name_begin: usize,
-    /// Where both end.
     end: usize,
 }
 

@@ -1,6 +1,8 @@
 //! What threads take parts of and give back, in the order in which they come: none waits for ever beside others that need less.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use orchestra_core::locked;
 
 #[derive(Debug)]
 pub struct Turns<S> {
@@ -24,7 +26,7 @@ impl<S> Turns<S> {
 
     /// What `take` gives, once it gives something and those that came before have theirs. `None` when it was shut. Blocks: never call it in an actor.
     pub fn wait<T>(&self, mut take: impl FnMut(&mut S) -> Option<T>) -> Option<T> {
-        let mut state = self.lock();
+        let mut state = locked(&self.state);
         let number = state.next;
         state.next += 1;
         loop {
@@ -44,27 +46,23 @@ impl<S> Turns<S> {
     }
 
     pub fn give_back(&self, give: impl FnOnce(&mut S)) {
-        give(&mut self.lock().of);
+        give(&mut locked(&self.state).of);
         self.changed.notify_all();
     }
 
     /// Wakes all threads that wait, which get `None` from now on.
     pub fn shut(&self) {
-        self.lock().is_shut = true;
+        locked(&self.state).is_shut = true;
         self.changed.notify_all();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<S>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[cfg(test)]
     pub fn look<T>(&self, look: impl FnOnce(&S) -> T) -> T {
-        look(&self.lock().of)
+        look(&locked(&self.state).of)
     }
 
     #[cfg(test)]
     pub fn n_came(&self) -> u64 {
-        self.lock().next
+        locked(&self.state).next
     }
 }

@@ -64,7 +64,6 @@ pub struct ManifestPart {
 }
 
 /// The SHA-256 of bytes, in hexadecimal digits.
-#[must_use]
 pub fn digest(bytes: &[u8]) -> String {
     format!("{:x}", Sha256::digest(bytes))
 }
@@ -162,9 +161,6 @@ impl Upload {
 
     /// Ends; where all rows of the sink `is_complete` all part files and the manifest are in the store then. Otherwise some may be left, for the
     /// next start. What has ended before stays as it is.
-    ///
-    /// # Errors
-    /// A part file or the manifest of complete rows cannot be written.
     pub fn finish(&mut self, is_complete: bool) -> Result<(), String> {
         if self.has_manifest {
             return Ok(());

@@ -1,9 +1,9 @@
 //! Both ends of a flow in memory: its items are requests, and their ends are answers.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use orchestra_core::lineage::Lineage;
-use orchestra_core::{PipelineId, SourceId, StageId};
+use orchestra_core::{PipelineId, SourceId, StageId, locked};
 use orchestra_store::Counts;
 use ractor::ActorRef;
 
@@ -96,7 +96,7 @@ struct EndsState {
 
 impl Ends for ReplyEnds {
     fn attach(&self, _: SourceId, actor: ActorRef<SourceMsg>) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).source = Some(actor);
+        locked(&self.state).source = Some(actor);
     }
 
     fn ended(&self, EndedRows { whole, tokens }: EndedRows) {
@@ -125,7 +125,7 @@ impl Ends for ReplyEnds {
     }
 
     fn close(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = locked(&self.state);
         if !std::mem::replace(&mut state.is_closed, true) {
             self.requests.detach();
         }

@@ -198,9 +198,6 @@ impl Flow {
 
     /// Takes one item through the graph, and gives its records: in the order of the sinks, and of one sink in that in which they were made. May be
     /// called from many tasks at once. Dropping the future withdraws what is not under way; what is, is finished, and its records are discarded.
-    ///
-    /// # Errors
-    /// See [`ProcessError`].
     pub async fn process(
         &self,
         request: Request,
@@ -226,17 +223,11 @@ impl Flow {
     }
 
     /// Room for a request, which may have several items.
-    ///
-    /// # Errors
-    /// There is none.
     pub fn admit(&self) -> Result<Arc<OwnedSemaphorePermit>, ProcessError> {
         self.requests.admit().ok_or(ProcessError::Overloaded(self.most_requests))
     }
 
     /// As [`Flow::process`], of a row that fits, within a request that was admitted.
-    ///
-    /// # Errors
-    /// See [`ProcessError`].
     pub async fn row(
         &self,
         admitted: &Arc<OwnedSemaphorePermit>,

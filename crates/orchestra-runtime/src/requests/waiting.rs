@@ -3,11 +3,11 @@
 //! Bound: requests are admitted up to a number, and each counts until its item has ended, also when the one who asked has gone.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use orchestra_core::lineage::{Ending, Finished};
-use orchestra_core::{Failure, ItemId, SinkId, SourceId, StageId};
+use orchestra_core::{Failure, ItemId, SinkId, SourceId, StageId, locked};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use crate::account::stats::CommitCounts;
@@ -106,14 +106,9 @@ impl Requests {
         }
     }
 
-    /// Of a map and a queue, each of which is whole after each of its operations.
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Requests that have no end yet.
     pub fn n_waiting(&self) -> usize {
-        self.waiting().asked.len()
+        locked(&self.state).asked.len()
     }
 
     /// `None`: there are as many as may be.
@@ -131,7 +126,7 @@ impl Requests {
         then: impl FnOnce(&mut Waiting, &Ticket),
     ) -> Option<Pending<'_>> {
         let (sender, answer) = oneshot::channel();
-        let mut waiting = self.waiting();
+        let mut waiting = locked(&self.state);
         let is_current = |standing: &Standing| {
             standing.over.is_none() && standing.chain.as_ref().is_some_and(|now| Arc::ptr_eq(now, chain))
         };
@@ -181,11 +176,11 @@ impl Requests {
 
     /// Up to now, what loaders have not taken.
     pub fn n_queued(&self) -> usize {
-        self.waiting().queue.len()
+        locked(&self.state).queue.len()
     }
 
     pub fn next_queued(&self) -> Option<Ticket> {
-        let mut waiting = self.waiting();
+        let mut waiting = locked(&self.state);
         let ticket = waiting.queue.pop_front()?;
         if let Some(asked) = waiting.asked.get_mut(&ticket.id().index) {
             asked.is_handed = true;
@@ -194,12 +189,12 @@ impl Requests {
     }
 
     pub fn watch(&self, news: Box<dyn Fn() + Send + Sync>) {
-        self.waiting().news = Some(news);
+        locked(&self.state).news = Some(news);
     }
 
     /// The one who asked has gone. What no loader has is gone with it; what is under way ends where it comes to next.
     fn withdraw(&self, ticket: &Ticket) {
-        let mut waiting = self.waiting();
+        let mut waiting = locked(&self.state);
         let Some(asked) = waiting.asked.get_mut(&ticket.id().index) else { return };
         ticket.withdraw();
         asked.answer = None;
@@ -214,7 +209,7 @@ impl Requests {
     pub fn finish(&self, finished: Vec<Finished<Ticket, Record>>) -> u64 {
         let (mut counts, mut handed) = (CommitCounts::default(), 0);
         let mut answers = Vec::with_capacity(finished.len());
-        let mut waiting = self.waiting();
+        let mut waiting = locked(&self.state);
         for Finished { ticket, ending } in finished {
             let Some(asked) = waiting.asked.remove(&ticket.id().index) else {
                 if !waiting.is_over {
@@ -254,7 +249,7 @@ impl Requests {
 
     /// A pipeline takes items, through this chain.
     pub fn attach(&self, chain: &Arc<Chain>) {
-        let has_all = self.waiting().unserved.is_empty();
+        let has_all = locked(&self.state).unserved.is_empty();
         self.standing.send_modify(|standing| {
             standing.chain = Some(Arc::clone(chain));
             standing.has_served |= has_all;
@@ -262,7 +257,7 @@ impl Requests {
     }
 
     pub fn serving(&self, stage: StageId) {
-        let mut waiting = self.waiting();
+        let mut waiting = locked(&self.state);
         if waiting.unserved.remove(&stage) && waiting.unserved.is_empty() {
             self.standing.send_modify(|standing| standing.has_served = true);
         }
@@ -270,7 +265,7 @@ impl Requests {
 
     /// The pipeline takes no items any more: those that it had are asked again, of the next one.
     pub fn detach(&self) {
-        let mut waiting = self.waiting();
+        let mut waiting = locked(&self.state);
         self.standing.send_modify(|standing| standing.chain = None);
         (waiting.queue, waiting.news) = (VecDeque::new(), None);
         let asked = std::mem::take(&mut waiting.asked);
@@ -282,7 +277,7 @@ impl Requests {
 
     /// Gives no answer any more, for this reason. Only the first one counts.
     pub fn over(&self, why: &str) {
-        let mut waiting = self.waiting();
+        let mut waiting = locked(&self.state);
         self.standing.send_modify(|standing| {
             standing.over.get_or_insert_with(|| why.to_owned());
             standing.chain = None;

@@ -51,7 +51,6 @@ pub enum TasksMsg {
     DeviceEnded(DeviceId),
     /// Ask the commands to end, and start none.
     Stop,
-    /// Kill the commands.
     Abort,
 }
 

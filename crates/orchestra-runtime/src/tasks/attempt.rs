@@ -3,8 +3,10 @@
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use orchestra_core::locked;
 
 use orchestra_core::tasks::{Lease, Start, TaskEnd};
 use orchestra_keeper::{Ended, Order, Report, ToKeeper};
@@ -35,7 +37,6 @@ pub enum Control {
     Kill,
 }
 
-/// What attempts share.
 pub struct Shared {
     pub context: Arc<RunContext>,
     pub keepers: Keepers,
@@ -102,7 +103,7 @@ impl Shared {
         if let Ok(digest) = &digest
             && let Some(ended) = record.as_ref().and_then(|record| done(self.plan(), task, record, digest))
         {
-            self.ends.lock().unwrap_or_else(PoisonError::into_inner)[start.task] = LastEnd::of(task, ended);
+            locked(&self.ends)[start.task] = LastEnd::of(task, ended);
             return Ok(Begun::Unchanged(Box::new(ended.clone())));
         }
         let (id, attempt) = (task.id.clone(), start.attempt);
@@ -153,7 +154,7 @@ impl Shared {
     fn digest(&self, at: usize) -> Result<Depends, TaskEnd> {
         let task = &self.plan().tasks[at];
         let earlier = {
-            let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+            let ends = locked(&self.ends);
             best::earlier(self.plan(), task, &ends).map_err(|table| TaskEnd::NoBest(table.to_owned()))?
         };
         for best in &earlier.best {
@@ -172,7 +173,7 @@ impl Shared {
         let Some(late) = self.context.plan.late.as_ref().filter(|_| self.context.is_first_part()) else {
             return Ok(());
         };
-        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        let ends = locked(&self.ends);
         best::link_all(self.plan(), self.output(), &late.best, &ends)
     }
 
@@ -293,13 +294,13 @@ impl Shared {
         let entry = entry(self.plan(), plan, started, &end, ended.as_ref(), self.watch.end(task));
         self.journal().ended(entry.clone())?;
         forget(plan, self.output(), attempt);
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner)[task] = LastEnd::of(plan, &entry);
+        locked(&self.ends)[task] = LastEnd::of(plan, &entry);
         Ok((end, entry))
     }
 
     pub fn journal(&self) -> std::sync::MutexGuard<'_, TaskJournal> {
         // A thread that panics within leaves an entry that is not accepted, and written over.
-        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.journal)
     }
 }
 

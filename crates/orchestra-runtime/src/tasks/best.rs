@@ -37,7 +37,6 @@ impl LastEnd {
 
 /// Which task of a table is the best of those that are done, by what is known of all tasks of the plan: its place in the plan. `None` where none
 /// has a value of the metric, and of a table that does not say what is better.
-#[must_use]
 pub fn best_task(plan: &TasksPlan, table: &str, known: &[KnownTask]) -> Option<usize> {
     let of_table = |(_, (task, _)): &(usize, (&TaskPlan, &KnownTask))| task.name == table;
     let ends = plan.tasks.iter().zip(known).enumerate().filter(of_table);

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use orchestra_core::named_enum;
 use orchestra_core::tasks::{EndClass, Start, TaskMetrics, best};
+use orchestra_core::{locked, named_enum};
 use orchestra_plan::{TaskPlan, TasksPlan};
 use orchestra_store::TaskEnded;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,6 @@ use crate::tasks::earlier::KnownTask;
 const SHOWN: usize = 8;
 
 named_enum! {
-    /// Where a task stands.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
     #[serde(rename_all = "snake_case")]
     pub enum TaskStanding {
@@ -69,7 +68,6 @@ pub struct TaskReport {
 
 impl TaskReport {
     /// What is known of the tasks of a plan before they are started.
-    #[must_use]
     pub fn all(plan: &TasksPlan, known: &[KnownTask]) -> Vec<Self> {
         let before = |(task, known): (&TaskPlan, &KnownTask)| Self::before(task, known);
         let mut reports: Vec<Self> = plan.tasks.iter().zip(known).map(before).collect();
@@ -119,7 +117,6 @@ impl TaskReport {
 }
 
 /// The log of an attempt, relative to the output folder.
-#[must_use]
 pub fn log_file(plan: &TaskPlan, attempt: u32) -> PathBuf {
     plan.folder.join(format!("attempt-{attempt}.log"))
 }
@@ -132,7 +129,6 @@ pub struct TasksSnapshot {
     pub done: u64,
     /// Failed, and those that were not started for that.
     pub failed: u64,
-    /// Commands that run.
     pub running: u64,
     /// Some of these, the oldest first.
     pub commands: Vec<RunningCommand>,
@@ -144,7 +140,6 @@ pub struct RunningCommand {
     pub attempt: u32,
     /// Its slot, and its devices.
     pub place: String,
-    /// Since its start.
     pub elapsed: Duration,
     /// Most bytes of main memory that all its processes together were seen to have; what they share counts for each.
     pub memory: u64,
@@ -179,7 +174,7 @@ struct Inner {
 impl TaskBoard {
     /// `first_part`: the tasks after the first part of this start; empty where there was none.
     pub fn begin(&self, plan: &TasksPlan, known: &[KnownTask], first_part: &[TaskReport]) {
-        let mut board = self.lock();
+        let mut board = locked(&self.0);
         board.reports = TaskReport::all(plan, known);
         for report in &mut board.reports {
             let has_run = |first: &&TaskReport| {
@@ -193,7 +188,7 @@ impl TaskBoard {
     }
 
     pub fn started(&self, start: &Start, place: &str, log: PathBuf, now: Duration) {
-        let mut board = self.lock();
+        let mut board = locked(&self.0);
         board.running.insert((now, start.task), start.lease.slot);
         let report = &mut board.reports[start.task];
         (report.state, report.attempts, report.end, report.why) =
@@ -206,12 +201,12 @@ impl TaskBoard {
 
     /// The processes of its command have so much memory together.
     pub fn has_memory(&self, task: usize, bytes: u64) {
-        let report = &mut self.lock().reports[task];
+        let report = &mut locked(&self.0).reports[task];
         report.peak_memory = report.peak_memory.max(bytes);
     }
 
     pub fn measured(&self, task: usize, metrics: TaskMetrics) {
-        self.lock().reports[task].metrics = metrics;
+        locked(&self.0).reports[task].metrics = metrics;
     }
 
     pub fn ended(
@@ -222,7 +217,7 @@ impl TaskBoard {
         plan: &TaskPlan,
         ended: &TaskEnded,
     ) {
-        let mut board = self.lock();
+        let mut board = locked(&self.0);
         board.running.retain(|(_, running), _| *running != task);
         board.reports[task].note(plan, ended);
         board.reports[task].state = state;
@@ -236,7 +231,7 @@ impl TaskBoard {
 
     /// An attempt is over, and no end of it is noted.
     pub fn unnoted(&self, task: usize, why: &str) {
-        let mut board = self.lock();
+        let mut board = locked(&self.0);
         board.running.retain(|(_, running), _| *running != task);
         let report = &mut board.reports[task];
         report.state = TaskStanding::Stopped;
@@ -245,14 +240,14 @@ impl TaskBoard {
 
     /// It has failed in the first part of this start, and is not tried again.
     pub fn has_failed(&self, task: usize) {
-        let mut board = self.lock();
+        let mut board = locked(&self.0);
         board.failed += 1;
         board.reports[task].state = TaskStanding::Failed;
     }
 
     /// `why`: what has happened instead, as a sentence.
     pub fn skipped(&self, task: usize, why: &str) {
-        let mut board = self.lock();
+        let mut board = locked(&self.0);
         board.failed += 1;
         let report = &mut board.reports[task];
         report.state = TaskStanding::Skipped;
@@ -260,7 +255,7 @@ impl TaskBoard {
     }
 
     pub fn snapshot(&self, now: Duration) -> TasksSnapshot {
-        let board = self.lock();
+        let board = locked(&self.0);
         TasksSnapshot {
             total: board.reports.len() as u64,
             done: board.done,
@@ -272,12 +267,12 @@ impl TaskBoard {
 
     /// All commands that run, the oldest first.
     pub fn commands(&self, now: Duration) -> Vec<RunningCommand> {
-        self.lock().commands(now).collect()
+        locked(&self.0).commands(now).collect()
     }
 
     /// Of all tasks, in the order of the plan.
     pub fn reports(&self, plan: &TasksPlan) -> Vec<TaskReport> {
-        let mut reports = self.lock().reports.clone();
+        let mut reports = locked(&self.0).reports.clone();
         // Those of an earlier start may be better no more.
         reports.iter_mut().for_each(|report| report.best = false);
         TaskReport::mark_best(plan, &mut reports);
@@ -285,7 +280,7 @@ impl TaskBoard {
     }
 
     pub fn numbers(&self, plan: &TasksPlan) -> TaskNumbers {
-        let board = self.lock();
+        let board = locked(&self.0);
         let mut standings = BTreeMap::new();
         for report in &board.reports {
             *standings.entry(report.state).or_default() += 1;
@@ -298,11 +293,6 @@ impl TaskBoard {
             ends: board.ends.clone(),
             running: board.running.iter().map(running).collect(),
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        // Each change is whole by itself.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -331,7 +321,7 @@ mod tests {
     impl TaskBoard {
         pub fn of_one_that_runs() -> Self {
             let board = Self::default();
-            board.lock().reports.push(TaskReport::default());
+            locked(&board.0).reports.push(TaskReport::default());
             let demand =
                 Demand { gpus: Gpus::None, gpu_memory: 0, cpu: 1, cores: 0, priority: 10, after_loss: false };
             let lease = Leases::new(&[], 1, 1).take(&demand).unwrap();

@@ -4,9 +4,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
+
+use orchestra_core::locked;
 
 use orchestra_core::tasks::{GpuUse, Sighting};
 use orchestra_keeper::{OfTree, trees};
@@ -80,21 +82,21 @@ impl CommandWatch {
 
     /// A command runs in this keeper, on these GPUs.
     pub fn begin(&self, task: usize, name: &str, keeper: Pid, gpus: Vec<String>) {
-        let mut inner = self.seen.lock();
+        let mut inner = locked(&self.seen.0);
         inner.gpus.begin(task, gpus);
         inner.commands.insert(task, Command { name: name.to_owned(), keeper, is_new: true });
     }
 
     /// It has ended: the most bytes that it was seen to hold of one of its GPUs.
     pub fn end(&self, task: usize) -> u64 {
-        let mut inner = self.seen.lock();
+        let mut inner = locked(&self.seen.0);
         inner.commands.remove(&task);
         inner.gpus.end(task)
     }
 
     /// Bytes of this GPU that were free at the last look, and when that began; `None` where the driver did not tell.
     pub fn free(&self, uuid: &str) -> Option<(Duration, u64)> {
-        let inner = self.seen.lock();
+        let inner = locked(&self.seen.0);
         let (began, free) = &inner.free;
         Some((*began, *free.get(uuid)?))
     }
@@ -110,7 +112,7 @@ impl Seen {
     /// The lock is not held while the driver or the kernel is asked.
     fn look(&self, probe: Option<&dyn GpuProbe>, board: &TaskBoard, now: Duration) {
         let (commands, has_lasted) = {
-            let mut inner = self.lock();
+            let mut inner = locked(&self.0);
             let commands: HashMap<Pid, usize> =
                 inner.commands.iter().map(|(task, command)| (command.keeper, *task)).collect();
             let has_lasted = inner.commands.values().any(|command| !command.is_new);
@@ -121,7 +123,7 @@ impl Seen {
             Some(Ok(gpus) | Err(ProbeError::Partial { gpus, .. })) => gpus,
             _ => Vec::new(),
         };
-        self.lock().free = (now, gpus.iter().map(|gpu| (gpu.uuid.clone(), gpu.memory_free)).collect());
+        locked(&self.0).free = (now, gpus.iter().map(|gpu| (gpu.uuid.clone(), gpu.memory_free)).collect());
         if commands.is_empty() || probe.is_some_and(|probe| !probe.ids_are_ours()) {
             gpus.clear();
         }
@@ -139,7 +141,7 @@ impl Seen {
         for process in &processes {
             *memory.entry(process.root).or_default() += process.memory;
         }
-        let mut inner = self.lock();
+        let mut inner = locked(&self.0);
         // A task whose command has ended meanwhile may have another keeper by now.
         let has = |inner: &Inner, task: usize, keeper: Pid| {
             inner.commands.get(&task).is_some_and(|command| command.keeper == keeper)
@@ -167,11 +169,6 @@ impl Seen {
                 );
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Each change is whole by itself.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

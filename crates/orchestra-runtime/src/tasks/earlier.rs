@@ -33,7 +33,6 @@ pub struct KnownTasks {
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct KnownTask {
-    /// Attempts that were begun.
     pub attempts: u32,
     /// An attempt was begun, and no end of it is noted.
     pub is_begun: bool,
@@ -109,7 +108,6 @@ impl KnownTasks {
 }
 
 /// What starts into this folder have left of the tasks of a plan. What cannot be read has left nothing: the start says so.
-#[must_use]
 pub fn task_history(plan: &TasksPlan, output: &Path) -> TaskHistory {
     let records = TaskJournal::read(output).unwrap_or_default();
     let known = known(plan, &records);
@@ -248,7 +246,6 @@ pub fn entry(
 }
 
 /// Whether some command of a run into this folder lives.
-#[must_use]
 pub fn commands_live(output: &Path) -> bool {
     let Ok(file) = fs::File::open(lock_file(output)) else { return false };
     // Given back at once, with the file.

@@ -20,7 +20,6 @@ pub enum GroupOwner {
     /// A program's that has orchestra as a library: nothing of it is moved, and nothing of the group changed.
     #[default]
     Host,
-    /// The run's alone.
     Run,
 }
 
@@ -34,7 +33,6 @@ pub struct Groups {
 }
 
 /// How commands of a run that owns this process would be bounded here, for people. It changes nothing.
-#[must_use]
 pub fn command_bounds() -> String {
     in_words(&Groups::find(GroupOwner::Run))
 }

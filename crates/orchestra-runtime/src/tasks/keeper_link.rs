@@ -77,9 +77,6 @@ impl Keeper {
     }
 
     /// Tells the keeper something. That it is gone is told by `report`.
-    ///
-    /// # Errors
-    /// An order is too long.
     pub async fn tell(&mut self, what: &ToKeeper) -> io::Result<()> {
         self.sender.send(what).await.map_err(io::Error::other)
     }

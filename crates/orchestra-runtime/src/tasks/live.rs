@@ -59,7 +59,6 @@ impl LiveFile {
 }
 
 /// The commands that run now into this output folder; `None` where no run with tasks is going on there.
-#[must_use]
 pub fn running_commands(output: &Path) -> Option<Vec<RunningCommand>> {
     let file = file(output);
     let written = fs::metadata(&file).ok()?.modified().ok()?;

@@ -50,7 +50,6 @@ pub struct DoneRows {
 impl DoneRows {
     /// `rows` of a batch, out of the `items` of its slot, but for those that have `failed` after all: `ids` are left. For callers that have
     /// their tickets at hand: here it is noted what can be said of all of them, so that no other code has to look at each.
-    #[must_use]
     pub fn new(
         items: SlotTokens,
         rows: Range<usize>,
@@ -102,13 +101,11 @@ pub struct EndedItem<'a> {
 
 impl EndedItems {
     /// Rows of a batch that were handed over at `handed`.
-    #[must_use]
     pub fn rows(rows: DoneRows, handed: Duration) -> Self {
         Self { items: Items::Rows(rows), handed, ended: handed, not_written: None }
     }
 
     /// Items whose batches are noted with them; each with its failure, if it failed.
-    #[must_use]
     pub fn each_of(items: Vec<MaybeFailed>, handed: Duration) -> Self {
         Self { items: Items::Each(items), handed, ended: handed, not_written: None }
     }

@@ -39,19 +39,19 @@ pub trait RunTracer: Send + Sync {
         None
     }
     /// A batch that was sent has ended. Told once for each number, before any item that was in it.
-    fn batch_ended(&self, batch: Arc<BatchTrace>);
+    fn batch_ended(&self, _: Arc<BatchTrace>) {}
     /// These items have ended: told once for each that is in the journal, and for those that could not be written. Called by the thread
     /// that writes the journal, for hundreds of items at a time: what is wanted of them is copied with [`EndedItem::trace`].
-    fn items_ended(&self, items: &[EndedItems]);
+    fn items_ended(&self, _: &[EndedItems]) {}
     /// Something happened to a worker or its place.
-    fn worker(&self, step: WorkerTrace);
+    fn worker(&self, _: WorkerTrace) {}
     /// Something happened to a device, or was found out about it.
-    fn device(&self, step: DeviceTrace);
+    fn device(&self, _: DeviceTrace) {}
     /// A process that reads and decodes items has ended.
     fn loader(&self, _: LoaderTrace) {}
-    fn task(&self, attempt: TaskTrace);
+    fn task(&self, _: TaskTrace) {}
     /// The run is over. Records of what is still being cleared away may follow.
-    fn ended(&self, end: RunEnded);
+    fn ended(&self, _: RunEnded) {}
 }
 
 /// A W3C trace context.
@@ -273,7 +273,6 @@ pub struct TaskTrace {
 }
 
 /// The id of a trace, as it stands in logs and in the address of its page.
-#[must_use]
 pub fn id_in_logs(trace: &TraceContext) -> String {
     trace.trace_id.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -6,10 +6,10 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use orchestra_core::StageId;
+use orchestra_core::{StageId, locked};
 use smallvec::SmallVec;
 
 use crate::trace::{BatchEnd, BatchTrace};
@@ -90,7 +90,7 @@ impl Timeline {
     /// Whether a batch is noted that gave no result for it.
     pub fn was_retried(&self) -> bool {
         let is_retry = |more: &Mutex<More>| {
-            let more = more.lock().unwrap_or_else(PoisonError::into_inner);
+            let more = locked(more);
             more.batches.iter().any(|batch| batch.end != BatchEnd::Done)
         };
         self.more.get().is_some_and(|more| is_retry(more))
@@ -115,7 +115,7 @@ impl Timeline {
             steps.queued.push((StageId(u16::try_from(stage).unwrap_or(u16::MAX)), at));
         }
         if let Some(more) = self.more.get() {
-            let more = more.lock().unwrap_or_else(PoisonError::into_inner);
+            let more = locked(more);
             steps.queued.extend_from_slice(&more.queued);
             steps.batches.extend(more.batches.iter().map(Arc::clone));
         }
@@ -124,7 +124,7 @@ impl Timeline {
 
     fn more(&self, f: impl FnOnce(&mut More)) {
         let more = self.more.get_or_init(Box::default);
-        f(&mut more.lock().unwrap_or_else(PoisonError::into_inner));
+        f(&mut locked(more));
     }
 }
 

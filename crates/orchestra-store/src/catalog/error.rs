@@ -13,16 +13,10 @@ use super::PassedOverCounts;
 pub enum ListError {
     /// An entry names a file that does not exist.
     #[error("`{pattern}` does not exist (looked for `{}`)", path.display())]
-    NoSuchFile {
-        /// The entry, as written.
-        pattern: String,
-        /// What it stands for.
-        path: PathBuf,
-    },
+    NoSuchFile { pattern: String, path: PathBuf },
     /// A glob matches nothing, or a folder holds nothing.
     #[error("`{pattern}` matches no file under `{}`", under.display())]
     NoMatch {
-        /// The entry, as written.
         pattern: String,
         /// The folder that was searched.
         under: PathBuf,
@@ -30,7 +24,6 @@ pub enum ListError {
     /// A URL names no object.
     #[error("{}", no_object(url, under.as_deref()))]
     NoObject {
-        /// The entry, as written.
         url: String,
         /// What was searched, where its store can be searched.
         under: Option<String>,
@@ -38,7 +31,6 @@ pub enum ListError {
     /// A store gives its objects in no order, so that those of several entries cannot be told apart.
     #[error("`{url}`: the store lists `{behind}` out of order; give each entry a source of its own")]
     Unordered {
-        /// The entry, as written.
         url: String,
         /// An object that should have come earlier.
         behind: String,
@@ -48,31 +40,16 @@ pub enum ListError {
     Store { url: String, reason: String, help: String, trouble: StoreTrouble },
     /// A glob cannot be understood.
     #[error("`{pattern}` is no valid pattern: {reason}")]
-    BadPattern {
-        /// The entry, as written.
-        pattern: String,
-        reason: String,
-    },
+    BadPattern { pattern: String, reason: String },
     /// A file or folder below an entry cannot be read.
     #[error("`{pattern}`: `{}` cannot be read: {error}", path.display())]
-    Unreadable {
-        /// The entry, as written.
-        pattern: String,
-        /// What cannot be read.
-        path: PathBuf,
-        error: io::Error,
-    },
+    Unreadable { pattern: String, path: PathBuf, error: io::Error },
     /// A file that holds several items cannot be read, or is none of its kind.
     #[error("`{}` cannot be read: {reason}", path.display())]
     BadFile { path: PathBuf, reason: String },
     /// All that a file holds was passed over.
     #[error("`{}` holds no item: all of it was passed over ({passed_over}); {help}", path.display())]
-    AllPassedOver {
-        path: PathBuf,
-        passed_over: Box<PassedOverCounts>,
-        /// What to do.
-        help: String,
-    },
+    AllPassedOver { path: PathBuf, passed_over: Box<PassedOverCounts>, help: String },
     /// The manifest cannot be read.
     #[error("manifest `{manifest}` cannot be read: {error}")]
     ManifestUnreadable {
@@ -116,7 +93,6 @@ pub enum ListError {
     /// No process can be started that looks into files.
     #[error("`{}` cannot be looked into: {reason}", path.display())]
     NoProcess { path: PathBuf, reason: String },
-    /// A bug of ours.
     #[error("the thread that lists them panicked; this is a bug")]
     Panicked,
 }

@@ -10,7 +10,6 @@ use orchestra_core::shapes::KindSettings;
 
 use super::{ListError, PassedOver};
 
-/// What a file holds.
 #[derive(Debug, Clone, Copy)]
 pub enum Found<'a> {
     /// An item: what its name has behind that of the file, and its locator.
@@ -30,9 +29,6 @@ pub type PushFound<'a> = &'a mut dyn FnMut(Found<'_>) -> Result<(), ListError>;
 pub trait Expand: fmt::Debug + Send + Sync {
     /// Names the items of `file`, always in the same order, and counts all else that it holds. `file` is empty for [`super::ListingSpec::Generated`]. A locator holds no
     /// NUL, and is shorter than a mebibyte.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is none of this kind; and those of `push`.
     fn expand(&self, file: &Path, push: PushFound<'_>) -> Result<(), ListError>;
 
     /// As [`Self::expand`], where the items of this version of the file are `known`: of a file that has it, the version is pushed and nothing else.
@@ -76,8 +72,5 @@ pub trait FileKinds {
     fn expand(&self, settings: &KindSettings) -> Option<Arc<dyn Expand>>;
 
     /// Answers what a kind asks of a file while its source is planned. Question and answer are in a form of its own.
-    ///
-    /// # Errors
-    /// The file cannot be read, or no kind of that name asks this.
     fn describe(&self, question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError>;
 }

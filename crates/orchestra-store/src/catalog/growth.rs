@@ -76,7 +76,6 @@ impl Growth {
         locked(&self.state).watcher = Some(Box::new(watcher));
     }
 
-    /// Ends the listing soon.
     pub(crate) fn stop(&self) {
         let state = locked(&self.state);
         self.stopped.store(true, Ordering::Relaxed);

@@ -4,7 +4,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// The path as text, injectively: valid UTF-8 stands as it is but for backslashes, which are doubled; any other byte is `\xNN`.
-#[must_use]
 pub fn escape(path: &Path) -> String {
     let bytes = path.as_os_str().as_bytes();
     let mut text = String::with_capacity(bytes.len());

@@ -146,12 +146,10 @@ impl ListingWriter {
         if self.offset - self.published >= due { self.publish() } else { Ok(()) }
     }
 
-    /// Items that were written.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Where the list appears.
     pub fn target(&self) -> &Path {
         &self.target
     }

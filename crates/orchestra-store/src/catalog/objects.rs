@@ -27,21 +27,12 @@ pub trait ObjectStore: fmt::Debug + Send + Sync {
     fn can_list(&self, url: &str) -> bool;
 
     /// Whether there is an object of exactly this URL. Blocks.
-    ///
-    /// # Errors
-    /// The store cannot be asked, or its answer is neither yes nor no.
     fn has(&self, url: &str) -> Result<bool, ListError>;
 
     /// The objects whose URLs begin with `prefix`, in the order of the store. The iterator blocks.
-    ///
-    /// # Errors
-    /// It makes no sense to the store.
     fn objects(&self, prefix: &str) -> Result<Objects, ListError>;
 
     /// The bytes of an object, in order. Reading blocks; where it fails, the error holds a [`ListError`].
-    ///
-    /// # Errors
-    /// There is no such object, or its store cannot be asked.
     fn open(&self, url: &str) -> Result<Box<dyn Read>, ListError>;
 }
 
@@ -85,7 +76,6 @@ impl PartialEq for SourceStore {
 impl Eq for SourceStore {}
 
 /// Whether an entry of `paths` is a URL: letters, digits, `+`, `-` and `.`, and `://` behind them.
-#[must_use]
 pub fn is_url(entry: &str) -> bool {
     entry.split_once("://").is_some_and(|(scheme, _)| {
         let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
@@ -93,7 +83,6 @@ pub fn is_url(entry: &str) -> bool {
     })
 }
 
-/// An entry, understood.
 pub(super) struct Entry {
     url: String,
     /// What names are relative to, as far as this entry decides: the URL up to a slash.

@@ -47,7 +47,6 @@ impl PassedOver {
     ];
 
     /// As `run.json` names it.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Hidden => "hidden",
@@ -71,7 +70,6 @@ pub struct PassedOverCounts([u64; PassedOver::ALL.len()]);
 
 impl PassedOverCounts {
     /// So many for one reason.
-    #[must_use]
     pub fn one(reason: PassedOver, n: u64) -> Self {
         let mut counts = Self::default();
         counts.add(reason, n);
@@ -84,19 +82,16 @@ impl PassedOverCounts {
     }
 
     /// How much for this reason.
-    #[must_use]
     pub fn of(&self, reason: PassedOver) -> u64 {
         self.0[reason as usize]
     }
 
     /// Those of both.
-    #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.0.iter_mut().zip(other.0).for_each(|(n, more)| *n = n.saturating_add(more));
         self
     }
 
-    #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().fold(0, |sum, n| sum.saturating_add(*n))
     }
@@ -130,13 +125,11 @@ impl fmt::Display for PassedOverCounts {
 }
 
 /// Whether one part of a path is hidden: it begins with a dot, or it is the folder in which macOS keeps what its archives hold beside the files.
-#[must_use]
 pub fn is_hidden_part(part: &[u8]) -> bool {
     (part.starts_with(b".") && part != b"." && part != b"..") || part == b"__MACOSX"
 }
 
 /// Whether a path is hidden, for files, members of archives and objects alike: one of its parts is.
-#[must_use]
 pub fn is_hidden(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').any(is_hidden_part)
 }

@@ -18,7 +18,6 @@ const OUTPUT_MARK: &str = ".orchestra";
 /// An entry of `paths`, understood.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// As written.
     pub pattern: String,
     /// The folder that names are relative to, as far as this entry decides. Absolute.
     pub root: PathBuf,

@@ -198,7 +198,6 @@ impl Watcher<'_> {
         }
     }
 
-    /// Takes all new objects.
     fn look_at_buckets(
         &mut self,
         entries: &[objects::Entry],

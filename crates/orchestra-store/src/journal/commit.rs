@@ -17,7 +17,6 @@ pub struct FileIndex(pub usize);
 pub struct Commit {
     /// Bytes to append, in this order: whole records with their newlines. A file may come more than once.
     pub appends: Vec<(FileIndex, Vec<u8>)>,
-    /// Whole files.
     pub files: Vec<PlacedFile>,
     /// Items that are finished by it, in any order.
     pub done: Vec<ItemId>,

@@ -19,7 +19,6 @@ pub(crate) const FORMAT: u32 = 4;
 pub(crate) mod kind {
     /// `Header`; the first frame and no other.
     pub(crate) const HEADER: u8 = 1;
-    /// `Group`.
     pub(crate) const GROUP: u8 = 2;
     /// `()`: all before it is durable, files and journal.
     pub(crate) const SYNCED: u8 = 3;
@@ -33,7 +32,6 @@ pub(crate) mod kind {
     pub(crate) const SEALED: u8 = 7;
 }
 
-/// First frame.
 #[derive(Debug, Clone, Encode, Decode)]
 pub(crate) struct Header {
     pub(crate) format: u32,
@@ -77,7 +75,6 @@ pub(crate) struct Group {
 pub(crate) struct Appended {
     /// The file, by its place in the header.
     pub(crate) file: u16,
-    /// How many bytes.
     pub(crate) bytes: u64,
     pub(crate) crc: u32,
 }

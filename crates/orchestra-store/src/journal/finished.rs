@@ -22,7 +22,6 @@ impl Counts {
     }
 }
 
-/// How an item ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
     Done,

@@ -44,7 +44,6 @@ pub(crate) struct FoundRun {
 #[derive(Debug, Clone)]
 pub(crate) struct Replayed {
     pub(crate) identity: RunIdentity,
-    /// Where it ends.
     pub(crate) end: LogEnd,
     pub(crate) files: Vec<FileState>,
     pub(crate) finished: FinishedSet,
@@ -269,9 +268,6 @@ fn agreeing(folder: &Path, journal: &Path, all: Read) -> io::Result<Replayed> {
 }
 
 /// The result files of an ended run that are there and hold other bytes than it has written, relative to its folder.
-///
-/// # Errors
-/// The journal or a file cannot be read.
 pub fn altered_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let journal = folder.join(PRIVATE).join(JOURNAL);
     let Ok(Read { names, replayed, .. }) = read(&journal, u64::MAX, Trust::Nothing)? else {
@@ -293,9 +289,7 @@ pub fn altered_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(altered)
 }
 
-/// What a journal says.
 struct Read {
-    /// Of its files.
     names: Vec<PathBuf>,
     /// The exit code, where that is its last entry.
     code: Option<i32>,

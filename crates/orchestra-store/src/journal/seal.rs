@@ -28,9 +28,6 @@ impl Journal {
     }
 
     /// All that a file holds and that counts.
-    ///
-    /// # Errors
-    /// [`CommitError::UnknownFile`], or the file cannot be read.
     pub fn rows(&self, FileIndex(index): FileIndex) -> Result<Vec<u8>, CommitError> {
         let file = self.files.get(index).ok_or(CommitError::UnknownFile(FileIndex(index)))?;
         undisturbed(file)?;
@@ -82,9 +79,6 @@ impl Journal {
     }
 
     /// The state that a file's rows were last sealed into; `None`: they never were.
-    ///
-    /// # Errors
-    /// [`CommitError::UnknownFile`], or the state cannot be read.
     pub fn state(&self, FileIndex(index): FileIndex) -> Result<Option<Vec<u8>>, CommitError> {
         let Some(last) = self.n_part_files(FileIndex(index)).checked_sub(1) else { return Ok(None) };
         let path = self.state_path(index, last).ok_or(CommitError::UnknownFile(FileIndex(index)))?;

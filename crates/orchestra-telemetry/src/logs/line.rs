@@ -17,7 +17,6 @@ use crate::names::field;
 const RESERVED: [&str; 4] = ["timestamp", "level", "target", "message"];
 
 /// A line of [`LogFormat::Json`](orchestra_plan::LogFormat::Json) that is no event, for a command that has more to say than its log: without its line end.
-#[must_use]
 pub fn json_line(level: Level, message: &str, run: Option<&str>) -> String {
     let fields = Fields { message: message.to_owned(), pairs: Vec::new() };
     Line { level, target: "orchestra".to_owned(), fields }.for_json(&now(), run)

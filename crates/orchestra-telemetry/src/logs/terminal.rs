@@ -28,7 +28,6 @@ struct State {
 }
 
 impl Terminal {
-    #[must_use]
     pub fn stderr() -> Self {
         Self(Arc::new(Mutex::new(State { sink: Box::new(to_stderr), run: None })))
     }

@@ -49,7 +49,6 @@ pub struct Reading {
 }
 
 impl Reading {
-    #[must_use]
     pub fn new() -> Self {
         Self { points: ALL.iter().map(|_| Vec::new()).collect() }
     }

@@ -5,9 +5,6 @@ use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use crate::TelemetryError;
 
 /// Reads `HOST:PORT`, or a port of this machine alone; port 0 is any that is free. Names are looked up.
-///
-/// # Errors
-/// It is neither, or the name is unknown.
 pub fn page_address(text: &str) -> Result<SocketAddr, TelemetryError> {
     let text = text.trim();
     let found = match text.strip_prefix(':').unwrap_or(text).parse::<u16>() {

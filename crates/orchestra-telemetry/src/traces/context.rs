@@ -5,7 +5,6 @@ use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState}
 pub use orchestra_runtime::trace::TraceContext;
 
 /// The context of an OpenTelemetry span; `None` if it is not valid.
-#[must_use]
 pub fn of_span(span: &SpanContext) -> Option<TraceContext> {
     span.is_valid().then(|| TraceContext {
         trace_id: span.trace_id().to_bytes(),

@@ -114,7 +114,6 @@ impl Recorder {
 
     /// A recorder that makes the spans of runs children of this one, for example of the request that started the run. If that is not
     /// sampled, they are not made.
-    #[must_use]
     pub fn with_run_parent(mut self, parent: TraceContext) -> Self {
         self.run_parent = Some(parent);
         self
@@ -122,7 +121,6 @@ impl Recorder {
 
     /// A recorder that asks for the parent of each item, for example for the request that the item came with. An item with a parent is
     /// traced if that is sampled, and not otherwise. It is asked when the item has ended: see [`ItemParents`].
-    #[must_use]
     pub fn with_item_parents(mut self, parents: ItemParents) -> Self {
         self.item_parents = Some(parents);
         self

@@ -66,9 +66,6 @@ pub struct ResolvedTraces {
 impl TraceSettings {
     /// Traces of the usual share of the items to `endpoint`, an address that a person gave. `origin` says where. Without a `protocol`, port 4317 means
     /// gRPC, all else HTTP.
-    ///
-    /// # Errors
-    /// The address cannot be used, or this build cannot send so.
     pub fn new(endpoint: &str, origin: &str, protocol: Option<Protocol>) -> Result<Self, TelemetryError> {
         let refused = |reason: &str| refused(endpoint, origin, reason);
         let address = address(endpoint).map_err(refused)?;

@@ -155,7 +155,6 @@ impl FoundBlock {
     }
 
     /// Whether nothing is in it.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -181,7 +180,6 @@ impl From<ListError> for LookError {
 
 impl LookError {
     /// Of a file of this path.
-    #[must_use]
     pub fn of(self, file: &Path) -> ListError {
         match self {
             LookError::BadFile { reason } => ListError::bad_file(file, reason),

@@ -7,9 +7,6 @@ use orchestra_plan::ReadRecord;
 use orchestra_store::each_record;
 
 /// Reads lines that say of which item they are: those of `jsonl`, of `failures.jsonl`, and of an index of files.
-///
-/// # Errors
-/// The file cannot be read, or a line is none of those.
 pub fn read_lines(file: &Path, each: &mut dyn FnMut(ReadRecord<'_>)) -> Result<(), String> {
     let mut number = 0;
     let read = each_record::<Box<dyn Error>>(file, |_, _, head| {

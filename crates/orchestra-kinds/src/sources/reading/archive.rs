@@ -21,22 +21,12 @@ pub trait Entries {
     /// How an archive is written without links.
     const WITHOUT_LINKS: &'static str;
 
-    /// The next entry.
-    ///
-    /// # Errors
-    /// What is wrong, and at which byte.
     fn entry(&mut self) -> Result<Option<EntryOf<Self>>, String>;
 
     /// Goes to another place, `None` being the beginning. Gives where it was.
-    ///
-    /// # Errors
-    /// The archive cannot be read.
     fn go_to(&mut self, walk: Option<Self::Walk>) -> Result<Self::Walk, String>;
 
     /// What a link leads to. Goes back to where it was.
-    ///
-    /// # Errors
-    /// The archive cannot be read.
     fn target(&mut self, link: &Self::Link) -> Result<Link, String>;
 
     /// The path that is followed for a link of this name.
@@ -104,9 +94,6 @@ impl<A: Entries> Members<A> {
     }
 
     /// The next member; `None` at the end of the archive.
-    ///
-    /// # Errors
-    /// What is wrong, and at which byte.
     pub fn next(&mut self) -> Result<Option<Member<A::Place>>, String> {
         let Some(Entry { name, at, holds }) = self.archive.entry()? else { return Ok(None) };
         if !self.takes_hidden && is_hidden(&name) {

@@ -211,7 +211,6 @@ impl Input {
         Ok(n)
     }
 
-    /// Fills the buffer.
     pub fn read_exact_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
         self.from(at).read_exact(buffer).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => io::Error::other("it is shorter by now"),
@@ -296,9 +295,6 @@ pub trait ReadSeek: Read + Seek {}
 impl<T: Read + Seek> ReadSeek for T {}
 
 /// Reads a file or object to list or describe it, in a loader; `read` is told what was seen of it before.
-///
-/// # Errors
-/// It cannot be opened, and those of `read`; where the store cannot be asked, that.
 pub fn open_to_list<T>(
     path: &Path,
     read: impl FnOnce(&mut dyn ReadSeek, &Seen) -> Result<T, ListError>,
@@ -338,9 +334,6 @@ pub fn read_listed<T>(
 }
 
 /// An object that is read as a list, or as what holds the items of one.
-///
-/// # Errors
-/// There is no such object, or its store cannot be asked.
 pub fn open_object(url: &str) -> Result<Input, ListError> {
     let reader = Arc::new(Mutex::new(objects::reader()));
     let object = Object::open(reader, url.as_bytes(), OF_LISTS);

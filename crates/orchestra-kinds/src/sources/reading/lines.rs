@@ -35,7 +35,6 @@ pub struct Span {
     pub crc: u32,
 }
 
-/// How records end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ends {
     /// With each line.
@@ -83,9 +82,6 @@ pub fn open_quote(record: &[u8], delimiter: u8) -> Option<usize> {
 }
 
 /// Calls `push` with every record, and with `None` for each blank line. A quote that is never closed makes a record of all that follows it.
-///
-/// # Errors
-/// Those of `input` and of `push`, which may end it with an error.
 pub fn records<E: From<io::Error>>(
     mut input: impl Read,
     ends: Ends,

@@ -80,9 +80,6 @@ impl LastFolder {
 }
 
 /// Reads a whole file into `buffer`.
-///
-/// # Errors
-/// The kind of the failure that the item ends with, and why.
 pub fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
     read_opened(open_regular(path), path, buffer)
 }

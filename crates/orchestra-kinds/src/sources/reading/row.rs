@@ -157,9 +157,6 @@ impl Cell {
     }
 
     /// Takes a text, such as a field of CSV.
-    ///
-    /// # Errors
-    /// As `take_json`.
     pub fn take_text(
         &mut self,
         field: &Field,

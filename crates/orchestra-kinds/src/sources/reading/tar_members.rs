@@ -58,9 +58,6 @@ pub struct Walk {
 }
 
 /// The members of an archive.
-///
-/// # Errors
-/// It cannot be read.
 pub fn members<R: Read + Seek>(mut input: R) -> io::Result<Members<Archive<R>>> {
     let len = input.seek(SeekFrom::End(0))?;
     input.rewind()?;

@@ -439,9 +439,6 @@ impl Read for Content {
 }
 
 /// Reads a whole member, of a length that the caller has checked, and compares its checksum.
-///
-/// # Errors
-/// It cannot be read, or is not what its entry says.
 pub fn read_member(input: &Input, place: &Place, buffer: &mut Vec<u8>) -> Result<(), String> {
     let content = Content::open(input, place)?;
     buffer.clear();

@@ -252,7 +252,6 @@ struct RowReader {
     rows: Rows,
     opener: Opener,
     open: Last<OpenFiles>,
-    /// Per column.
     data: Vec<Vec<u8>>,
 }
 

@@ -66,7 +66,6 @@ impl InOrder for Concat {
 #[derive(Default)]
 struct Joined {
     groups: BTreeMap<RowKey, Vec<JoinedTensor>>,
-    /// Of each column.
     bytes: Vec<usize>,
 }
 
@@ -75,7 +74,6 @@ struct JoinedTensor {
     dtype: DType,
     /// Of the first dimension.
     len: usize,
-    /// The other dimensions.
     inner: Vec<usize>,
     data: Vec<u8>,
 }

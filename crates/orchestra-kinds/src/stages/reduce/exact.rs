@@ -129,7 +129,6 @@ fn carrying_add(one: u64, other: u64, carry: bool) -> (u64, bool) {
     (sum, first || second)
 }
 
-/// Two's complement.
 fn negate(limbs: &mut [u64]) {
     let mut carry = true;
     for limb in limbs {

@@ -29,7 +29,6 @@ pub(super) const TENSORRT_FOLDER: &str = "tensorrt_libs";
 
 /// Looks for them in the places of [`find_cuda`](super::find_cuda). All are listed, found or not; those that were found may be loaded after
 /// the libraries of CUDA, in this order.
-#[must_use]
 pub fn find_tensorrt(env: &Env, runtime: Option<&Path>) -> CudaLibraries {
     let mut tried = Vec::new();
     let mut places = places::without_python(env, runtime, CudaGeneration::default(), &mut tried);
@@ -46,7 +45,6 @@ pub fn find_tensorrt(env: &Env, runtime: Option<&Path>) -> CudaLibraries {
     CudaLibraries { libraries, tried, ..CudaLibraries::default() }
 }
 
-#[must_use]
 pub fn how_to_get_tensorrt() -> &'static str {
     OF_PIP
 }
@@ -69,7 +67,6 @@ pub fn add_tensorrt(mut library: Library, env: &Env) -> Result<Library, LibraryE
 }
 
 /// The provider that belongs to ONNX Runtime's library `runtime`, if its build has it.
-#[must_use]
 pub fn tensorrt_provider(runtime: &Path) -> Option<PathBuf> {
     runtime.parent().map(|folder| folder.join(TENSORRT_PROVIDER)).filter(|file| file.is_file())
 }

@@ -16,7 +16,6 @@ use crate::trace::WorkerStep;
 /// The death of a worker, on its way through the batcher. Wherever this is dropped, by a panic as well, the manager is told.
 pub struct DeathNotice {
     pub end: WorkerEnd,
-    /// Answered with results.
     pub(super) batches: u64,
     /// What it had begun of what it held, and since when each was among the next for it.
     pub begun: Vec<(BatchId, Duration)>,

@@ -26,7 +26,6 @@ pub struct SentRows {
 /// What takes rows of a loader process: a leaf, or a map that runs here.
 struct SentTo {
     step: Step,
-    /// Its first leaf.
     at: usize,
     n_splits: usize,
     columns: Vec<usize>,
@@ -57,7 +56,6 @@ fn can_be_sent(gives: &Schema) -> bool {
 }
 
 impl Cut<'_> {
-    /// The loader's steps.
     fn steps(&mut self, steps: &[Step], n_splits: usize) -> Vec<StepOf<KindSettings>> {
         let step = |step: &Step| {
             if let Step::Map(map) = step

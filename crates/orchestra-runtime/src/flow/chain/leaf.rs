@@ -1,14 +1,14 @@
 //! The end of a row's way through a chain: a slot of a batch, a fold, a contribution to a reduce, or the record of a sink. Columns that stages
 //! behind a batch or a fold read are kept here.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use orchestra_core::collect::Arrival;
 use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, TensorView, Value};
 use orchestra_core::lineage::Share;
 use orchestra_core::shapes::{ItemInfo, Leaves as _, Over, RowScope};
-use orchestra_core::{Placement, StageId};
+use orchestra_core::{Placement, StageId, locked};
 use orchestra_plan::ColumnRef;
 use smallvec::SmallVec;
 
@@ -204,7 +204,7 @@ impl RowInHand<'_, '_> {
         picture.copy_pixels(&mut |size, channels, copy| {
             let since = Instant::now();
             if let (None, Some(keep_lock)) = (&self.keeping, &chain.keep_lock) {
-                self.keeping = Some(keep_lock.lock().unwrap_or_else(PoisonError::into_inner));
+                self.keeping = Some(locked(keep_lock));
             }
             kept = arena.keep(size, channels, copy)?;
             waited = since.elapsed();

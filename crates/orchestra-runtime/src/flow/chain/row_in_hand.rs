@@ -27,7 +27,6 @@ pub(super) struct RowInHand<'a, 'o> {
     /// The splits that the row is in, the outermost first.
     splits: SmallVec<[Split; 1]>,
     pub out: &'o mut Outcome,
-    /// A loader thread's.
     pub item: Option<&'o mut ItemInHand<'a>>,
     /// [`Chain::keep_lock`], from the first picture on that the row keeps.
     pub keeping: Option<MutexGuard<'a, ()>>,

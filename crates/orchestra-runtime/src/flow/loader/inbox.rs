@@ -4,8 +4,10 @@
 use std::collections::VecDeque;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use orchestra_core::locked;
 
 use crate::flow::loader::AloneTurn;
 use crate::flow::loader::work::{LoaderWork, Tally};
@@ -93,9 +95,7 @@ impl Appetite {
 pub enum NextItem {
     /// The next item, and when it was taken.
     Item(Ticket, Instant),
-    /// Nothing yet.
     None,
-    /// It shall end.
     Closed,
 }
 
@@ -150,7 +150,7 @@ impl Inbox {
     /// is taken, so that the thread does not wait for the answer. For the thread only.
     pub fn next(&self, done: Tally, work: &LoaderWork, me: usize, none_there: NoneThere) -> NextItem {
         let mut waited = false;
-        let mut state = self.lock();
+        let mut state = locked(&self.state);
         state.tally.add(done);
         loop {
             if state.closed {
@@ -188,7 +188,7 @@ impl Inbox {
     }
 
     pub fn push(&self, items: Tickets) {
-        let mut state = self.lock();
+        let mut state = locked(&self.state);
         // What one thread hoards, others cannot have, and a run that is interrupted has still to do.
         state.ask_below = (items.len() / 2).min(ASK_BELOW);
         state.blocks.push_back(items);
@@ -199,7 +199,7 @@ impl Inbox {
 
     /// The thread shall end after the item in hand; one that waits for a process, at once.
     pub fn close(&self) {
-        let mut state = self.lock();
+        let mut state = locked(&self.state);
         state.closed = true;
         state.hang_up();
         drop(state);
@@ -208,12 +208,12 @@ impl Inbox {
 
     /// Whether the thread shall end.
     pub fn is_closed(&self) -> bool {
-        self.lock().closed
+        locked(&self.state).closed
     }
 
     /// The thread will wait for a process at the other end of this socket. For the thread only.
     pub fn wake_with(&self, process: UnixStream) {
-        let mut state = self.lock();
+        let mut state = locked(&self.state);
         state.process = Some(process);
         if state.closed {
             state.hang_up();
@@ -222,26 +222,26 @@ impl Inbox {
 
     /// The thread has ended, and its process with it. For the thread only.
     pub fn thread_ended(&self) {
-        self.lock().has_ended = true;
+        locked(&self.state).has_ended = true;
         self.changed.notify_all();
     }
 
     /// Waits until the thread has ended, which it does at once when it is closed and has a process; or for so long. Says whether it has.
     pub fn wait_for_end(&self, time: Duration) -> bool {
-        let waited = self.changed.wait_timeout_while(self.lock(), time, |state| !state.has_ended);
+        let waited = self.changed.wait_timeout_while(locked(&self.state), time, |state| !state.has_ended);
         waited.unwrap_or_else(PoisonError::into_inner).0.has_ended
     }
 
     /// Waits for so long, or until the thread shall end. For the thread only.
     pub fn pause(&self, time: Duration) {
-        let state = self.lock();
+        let state = locked(&self.state);
         drop(self.changed.wait_timeout_while(state, time, |state| !state.closed));
     }
 
     /// If the item in hand has taken longer than `limit`: gives the thread up, and returns that item, all that wait, and what the
     /// thread had not booked yet.
     pub fn abandon_if_stuck(&self, limit: Duration) -> Option<Abandoned> {
-        let mut state = self.lock();
+        let mut state = locked(&self.state);
         let since = state.at.filter(|since| since.elapsed() > limit)?;
         let stuck = state.in_hand.take().or_else(|| state.blocks.front()?.last_taken())?;
         state.at = None;
@@ -262,7 +262,7 @@ impl Inbox {
         unanswered: &mut VecDeque<Ticket>,
         turn: Option<AloneTurn>,
     ) {
-        let mut state = self.lock();
+        let mut state = locked(&self.state);
         state.turn = turn;
         state.at = Some(now);
         state.in_hand = Some(item.clone());
@@ -271,7 +271,7 @@ impl Inbox {
 
     /// It is through with the row, and takes back what no process has answered for: nothing, if it was given up.
     pub fn take_back(&self) -> VecDeque<Ticket> {
-        let mut state = self.lock();
+        let mut state = locked(&self.state);
         state.at = None;
         state.in_hand = None;
         state.turn = None;
@@ -281,11 +281,7 @@ impl Inbox {
     /// The item in hand leaves the loading, or could not be loaded: from now on the thread only waits for others. `false`: the thread was given
     /// up, and its item with it.
     pub fn stop_deadline(&self) -> bool {
-        self.lock().at.take().is_some()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, InboxState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state).at.take().is_some()
     }
 }
 
@@ -305,11 +301,11 @@ mod tests {
         let inbox = Inbox::new(VecDeque::new(), VecDeque::new());
         inbox.push(items.build());
         assert!(inbox.abandon_if_stuck(Duration::ZERO).is_none(), "nothing is in hand");
-        assert_eq!(inbox.lock().next().unwrap().id().index, 0);
+        assert_eq!(locked(&inbox.state).next().unwrap().id().index, 0);
         let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
-        inbox.lock().at = Some(long_ago);
+        locked(&inbox.state).at = Some(long_ago);
         assert!(inbox.abandon_if_stuck(Duration::from_secs(90)).is_none(), "not yet");
-        inbox.lock().tally.loaded = 7;
+        locked(&inbox.state).tally.loaded = 7;
         let Abandoned { stuck, rest, tally, .. } = inbox.abandon_if_stuck(Duration::from_secs(30)).unwrap();
         assert_eq!(tally.loaded, 7, "what the thread had done is not lost with it");
         assert_eq!(stuck.id().index, 0);
@@ -364,9 +360,9 @@ mod tests {
         for n_taken in 1..=4 {
             let inbox = Inbox::new([block(0), block(2)].into(), VecDeque::new());
             let taken: Vec<u64> =
-                (0..n_taken).filter_map(|_| Some(inbox.lock().next()?.id().index)).collect();
+                (0..n_taken).filter_map(|_| Some(locked(&inbox.state).next()?.id().index)).collect();
             assert_eq!(taken, (0..n_taken).collect::<Vec<_>>());
-            inbox.lock().at = Some(Instant::now());
+            locked(&inbox.state).at = Some(Instant::now());
             let Abandoned { stuck, rest, .. } = inbox.abandon_if_stuck(Duration::ZERO).unwrap();
             assert_eq!(stuck.id().index, n_taken - 1);
             let rest: Vec<u64> = rest.into_iter().flatten().map(|t| t.id().index).collect();

@@ -3,7 +3,9 @@
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
+
+use orchestra_core::locked;
 
 use orchestra_core::shapes::Opens;
 use orchestra_store::ListingSpec;
@@ -40,7 +42,7 @@ impl ReadablePlaces {
 
     /// For a process that starts now: the places, as bytes of their paths.
     pub fn as_bytes(&self) -> Vec<Vec<u8>> {
-        self.places().iter().map(|place| place.as_os_str().as_bytes().to_vec()).collect()
+        locked(&self.places).iter().map(|place| place.as_os_str().as_bytes().to_vec()).collect()
     }
 
     /// Adds the place of an item that lies in none. Whether a process that starts now may read the item, and one with the first `known` places
@@ -53,7 +55,7 @@ impl ReadablePlaces {
     /// The same of a file that holds items.
     pub fn add_for_file(&self, file: &Path, known: usize) -> bool {
         let Ok(file) = file.canonicalize() else { return false };
-        let mut places = self.places();
+        let mut places = locked(&self.places);
         let (before, since) = places.split_at(known.min(places.len()));
         let holds = |place: &PathBuf| file.starts_with(place);
         if before.iter().any(holds) {
@@ -65,11 +67,6 @@ impl ReadablePlaces {
             places.push(place.to_owned());
         }
         true
-    }
-
-    fn places(&self) -> MutexGuard<'_, Vec<PathBuf>> {
-        // A list of paths is whole at any time.
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -105,9 +102,9 @@ mod tests {
         for pattern in ["lists/a.jsonl", "lists/*.jsonl", "lists"] {
             let named = [at("pictures"), at("missing")];
             let readable = ReadablePlaces::new(Opens::Beside(whole), &listing(pattern), &named);
-            assert_eq!(*readable.places(), [at("lists"), at("pictures")], "{pattern}");
+            assert_eq!(*locked(&readable.places), [at("lists"), at("pictures")], "{pattern}");
             let of_items = ReadablePlaces::new(Opens::OfItems(whole), &listing("lists/a.jsonl"), &[]);
-            assert_eq!(*of_items.places(), [at("lists/a.jsonl")], "no more than the file");
+            assert_eq!(*locked(&of_items.places), [at("lists/a.jsonl")], "no more than the file");
         }
     }
 
@@ -123,14 +120,14 @@ mod tests {
         }
         symlink(at("store/far.png"), at("named/far.png")).unwrap();
         let readable = of_named(folder.path());
-        assert_eq!(*readable.places(), [at("named")]);
+        assert_eq!(*locked(&readable.places), [at("named")]);
         let leads = |name: &str, known| readable.add_for(at(name).as_os_str().as_bytes(), known);
         assert!(!leads("named/own.png", 1), "it may be read already");
         assert!(!leads("named/missing.png", 1), "there is nothing");
         assert!(leads("named/far.png", 1));
         assert!(leads("named/far.png", 1), "another process has not got the place yet");
         assert!(!leads("named/far.png", 2), "this one has");
-        assert_eq!(*readable.places(), [at("named"), at("store")]);
+        assert_eq!(*locked(&readable.places), [at("named"), at("store")]);
     }
 
     #[test]
@@ -143,9 +140,9 @@ mod tests {
             fs::create_dir_all(&lies_in).unwrap();
             let file = lies_in.join("item.png");
             fs::write(&file, "").unwrap();
-            let known = readable.places().len();
+            let known = locked(&readable.places).len();
             ended += usize::from(readable.add_for(file.as_os_str().as_bytes(), known));
         }
-        assert_eq!(ended, BEFORE_HIGHER + 1, "{:?}", readable.places());
+        assert_eq!(ended, BEFORE_HIGHER + 1, "{:?}", locked(&readable.places));
     }
 }

@@ -29,7 +29,6 @@ pub struct LoaderSetup {
     /// Bytes of memory, with its region, that a process gets for an item that does not fit into its share, one such item at a time.
     pub alone_bytes: u64,
     pub alone: AloneTurns,
-    /// Of its pipeline.
     pub limits: Limits,
     pub stats: Arc<Stats>,
     pub source: SourceId,

@@ -29,7 +29,6 @@ use crate::trace::timeline::Loading;
 /// Loaders whose processes are started before there is an item; those of the others with their first one, which a short list never gives them.
 const STARTED_EARLY: usize = 4;
 
-/// Starts thread `me`.
 pub fn start(work: &Arc<LoaderWork>, me: usize) -> io::Result<Arc<Inbox>> {
     start_with(work, me, Inbox::new(VecDeque::new(), VecDeque::new()))
 }

@@ -45,7 +45,6 @@ impl fmt::Display for Type {
     }
 }
 
-/// Signs that compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub enum Comparison {
     Equal,
@@ -228,9 +227,6 @@ impl Expression {
     }
 
     /// Its value where it is a number, or true or false: 1 or 0.
-    ///
-    /// # Errors
-    /// As `truth`.
     pub fn number(&self, row: &[Value<'_>]) -> Result<Option<f64>, Refusal> {
         Ok(match (self, self.ty()) {
             (Expression::Number(value), _) => Some(*value),
@@ -259,9 +255,6 @@ impl Expression {
     }
 
     /// Its value where it is a whole number, or true or false: 1 or 0.
-    ///
-    /// # Errors
-    /// As `truth`.
     pub fn integer(&self, row: &[Value<'_>]) -> Result<Option<i64>, Refusal> {
         let beyond = || Refusal::result("a whole number that is computed is beyond what 64 bits hold");
         Ok(match self {
