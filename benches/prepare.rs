@@ -1,7 +1,6 @@
 //! From a file's bytes to a row, next to the bare parts it is made of: decoding, resizing and normalising with nothing around them.
 //!
-//! It first prints ratios that are measured in turns, so that a machine that is busy or throttled changes both sides alike, and then lets
-//! Criterion measure each part. `photo.jpg` is a part of NASA's portrait of Eileen Collins (public domain), 500 by 375 pixels, 4:2:0; the
+//! It prints ratios that are measured in turns, so that a machine that is busy or throttled changes both sides alike. `photo.jpg` is a part of NASA's portrait of Eileen Collins (public domain), 500 by 375 pixels, 4:2:0; the
 //! picture of 2000 by 1500 pixels is a mosaic of it. Run with `cargo bench -p orchestra-media --bench prepare`.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark may stop where it stands")]
@@ -9,7 +8,6 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use criterion::Criterion;
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
 use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
@@ -39,17 +37,6 @@ fn main() {
         case.print_ratio();
     }
     print_digit(DIGIT);
-    let mut criterion = Criterion::default().configure_from_args();
-    for case in &cases {
-        case.measure(&mut criterion);
-    }
-    let mut group = criterion.benchmark_group("32x32 gray PNG");
-    let spec = digit_spec();
-    let mut row = vec![0; 32 * 32 * 4];
-    let mut preparer = Preparer::new();
-    group.bench_function("row", |b| b.iter(|| prepare(&mut preparer, DIGIT, &spec, &mut row)));
-    group.finish();
-    criterion.final_summary();
 }
 
 /// One file, and what is made of it.
@@ -86,19 +73,6 @@ impl Case<'_> {
             self.name,
             row / whole,
         );
-    }
-
-    fn measure(&self, criterion: &mut Criterion) {
-        let spec = self.spec();
-        let mut row = vec![0; 3 * SIDE * SIDE * 4];
-        let mut group = criterion.benchmark_group(self.name);
-        let mut preparer = Preparer::new();
-        group.bench_function("row", |b| b.iter(|| prepare(&mut preparer, self.file, &spec, &mut row)));
-        let mut bare = Bare::default();
-        group.bench_function("bare decoder", |b| b.iter(|| bare.decode(self.file, self.reduce)));
-        group.bench_function("bare resize", |b| b.iter(|| bare.resize()));
-        group.bench_function("bare normalise", |b| b.iter(|| bare.normalise()));
-        group.finish();
     }
 }
 

@@ -65,7 +65,7 @@ part_kernels() {
 part_jaeger() {
     need_command go golang-go
     scripts/jaeger.sh build
-    run_modules tracing_jaeger
+    scripts/jaeger-check.py "$target/debug/orchestra"
 }
 
 part_stores() {

@@ -10,26 +10,6 @@ fn rows(slot: u32, count: usize) -> Rows {
 const T: Duration = Duration::ZERO;
 
 #[test]
-fn a_worker_that_reports_a_broken_device_stains_only_the_batch_it_reported() {
-    let mut ledger = Ledger::new(1);
-    ledger.worker_ready(WorkerId(0), DeviceId(0));
-    ledger.add(rows(0, 1), LeaveReason::Full);
-    ledger.add(rows(1, 1), LeaveReason::Full);
-    let (a, b) = (ledger.dispatch(T).unwrap(), ledger.dispatch(T).unwrap());
-    let _ = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Device, "sick".into(), T);
-    assert_eq!(ledger.dispatch(T), None, "it gets nothing more");
-    let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Code(71), "", T);
-    assert!(matches!(lost.aftermath[..], [Aftermath::Requeued(_)]));
-    ledger.worker_ready(WorkerId(1), DeviceId(0));
-    let first = ledger.dispatch(T).unwrap();
-    assert_eq!((first.rows, first.attempt), (a.rows, 2));
-    assert_eq!(ledger.dispatch(T), None, "nothing waits behind an item on trial");
-    let _ = ledger.done(WorkerId(1), first.batch);
-    let second = ledger.dispatch(T).unwrap();
-    assert_eq!((second.rows, second.attempt), (b.rows, 1), "what had not begun is not an attempt");
-}
-
-#[test]
 fn what_ran_when_a_device_broke_is_suspected_beside_the_batch_that_was_reported() {
     let mut ledger = Ledger::new(1).with_streams(2);
     ledger.worker_ready(WorkerId(0), DeviceId(0));
@@ -112,21 +92,6 @@ fn an_idle_worker_is_preferred_and_one_that_just_failed_is_not() {
     let _ = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Device, String::new(), T);
     let _ = ledger.done(WorkerId(1), b.batch);
     assert_eq!(ledger.dispatch(T).unwrap().worker, WorkerId(1));
-}
-
-#[test]
-fn a_kill_storm_fails_no_row() {
-    let mut ledger = Ledger::new(1);
-    ledger.add(rows(0, 1), LeaveReason::Full);
-    for i in 0..500 {
-        ledger.worker_ready(WorkerId(2 * i), DeviceId(0));
-        ledger.dispatch(T).unwrap();
-        // The storm also hits workers that hold nothing.
-        ledger.worker_ready(WorkerId(2 * i + 1), DeviceId(0));
-        let _ = ledger.worker_lost(WorkerId(2 * i + 1), &WorkerExit::Signal(9), "", T);
-        let lost = ledger.worker_lost(WorkerId(2 * i), &WorkerExit::Signal(9), "", T);
-        assert!(matches!(lost.aftermath[..], [Aftermath::Requeued(_)]));
-    }
 }
 
 #[test]

@@ -3,44 +3,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../orchestra-fuzz-checks/src/memory.rs"]
+#[allow(dead_code, reason = "each test asks for one number")]
+mod memory;
+
 use std::time::Duration;
 
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::ledger::{Assignment, Ledger, Rows};
 use orchestra_core::{DeviceId, SlotId, WorkerId};
 
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: everything is passed on to the system's allocator; only a number is noted besides.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        // SAFETY: the caller's promises are those that `System` asks for.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
 const N_WORKERS: u32 = 6;
 const T: Duration = Duration::ZERO;
 
 /// What this allocates, and what it gives.
 fn counted<R>(run: impl FnOnce() -> R) -> (usize, R) {
-    let before = ALLOCATIONS.with(Cell::get);
-    let result = run();
-    (ALLOCATIONS.with(Cell::get) - before, result)
+    let (result, taken) = memory::measured(run);
+    (taken.calls, result)
 }
 
 fn add(ledger: &mut Ledger, n: usize) {

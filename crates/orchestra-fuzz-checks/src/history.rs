@@ -44,7 +44,6 @@ pub(crate) struct OnDisk {
     pub(crate) parts: BTreeMap<String, Vec<u8>>,
 }
 
-/// Who each run is.
 pub(crate) fn identity() -> RunIdentity {
     RunIdentity {
         run_id: "run-1".into(),

@@ -18,12 +18,10 @@ pub(crate) const RESUMED: u8 = 5;
 pub(crate) const PLACED: u8 = 6;
 pub(crate) const SEALED: u8 = 7;
 
-/// Version of the format.
 pub(crate) const FORMAT: u32 = 4;
 /// What the first frame's checksum starts from.
 pub(crate) const SEED: u32 = 0x4f52_4348;
 
-/// The first frame's body.
 #[derive(Debug, Clone, Encode, Decode)]
 pub(crate) struct Header {
     pub(crate) format: u32,
@@ -31,7 +29,6 @@ pub(crate) struct Header {
     pub(crate) files: Vec<Vec<u8>>,
 }
 
-/// A commit's body.
 #[derive(Debug, Clone, Default, Encode, Decode)]
 pub(crate) struct Group {
     pub(crate) appended: Vec<Appended>,
@@ -57,7 +54,6 @@ pub(crate) struct Sealed {
     pub(crate) note: Vec<u8>,
 }
 
-/// A whole file.
 #[derive(Debug, Clone, Encode, Decode)]
 pub(crate) struct Placed {
     pub(crate) path: Vec<u8>,
@@ -65,7 +61,6 @@ pub(crate) struct Placed {
     pub(crate) crc: u32,
 }
 
-/// Consecutive items.
 #[derive(Debug, Clone, Copy, Encode, Decode)]
 pub(crate) struct Span {
     pub(crate) source: SourceId,
@@ -76,7 +71,6 @@ pub(crate) struct Span {
 /// An intact frame.
 #[derive(Debug, Clone)]
 pub(crate) struct Frame {
-    /// Where it ends.
     pub(crate) end: usize,
     pub(crate) kind: u8,
     pub(crate) body: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Counts what a thread allocates, so that a check can bound it. It refuses no allocation.
+//! Counts what a thread allocates, so that a check can bound it; tests of other crates include this file. It refuses no allocation.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,6 +10,8 @@ pub struct Taken {
     pub peak: usize,
     /// The largest single allocation, in bytes.
     pub largest: usize,
+    /// How often memory was allocated, or moved to grow.
+    pub calls: usize,
 }
 
 /// Runs `work` and says what memory it took.
@@ -17,9 +19,10 @@ pub fn measured<T>(work: impl FnOnce() -> T) -> (T, Taken) {
     let before = LIVE.get();
     PEAK.set(before);
     LARGEST.set(0);
+    let n_before = CALLS.get();
     let result = work();
     let peak = usize::try_from(PEAK.get() - before).unwrap_or(0);
-    (result, Taken { peak, largest: LARGEST.get() })
+    (result, Taken { peak, largest: LARGEST.get(), calls: CALLS.get() - n_before })
 }
 
 thread_local! {
@@ -27,6 +30,7 @@ thread_local! {
     static LIVE: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };
     static LARGEST: Cell<usize> = const { Cell::new(0) };
+    static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
 struct Counting;
@@ -67,6 +71,7 @@ fn took(instead_of: usize, bytes: usize) {
     LIVE.set(live);
     PEAK.set(PEAK.get().max(live));
     LARGEST.set(LARGEST.get().max(bytes));
+    CALLS.set(CALLS.get() + 1);
 }
 
 #[cfg(test)]
@@ -82,8 +87,8 @@ mod tests {
             kept
         });
         assert_eq!(kept.len(), 3000);
-        assert_eq!(taken, Taken { peak: 7000, largest: 7000 });
+        assert_eq!(taken, Taken { peak: 7000, largest: 7000, calls: 3 });
         let (_, taken) = measured(|| drop(kept));
-        assert_eq!(taken, Taken { peak: 0, largest: 0 });
+        assert_eq!(taken, Taken { peak: 0, largest: 0, calls: 0 });
     }
 }

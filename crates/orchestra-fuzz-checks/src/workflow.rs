@@ -137,9 +137,4 @@ mod tests {
         assert_eq!(options.devices, Some(vec!["cpu".to_owned(), "cpu".to_owned()]));
         assert_eq!(world.machine.map(|m| m.devices.len()), Ok(2));
     }
-
-    #[test]
-    fn the_picture_for_specs_is_one() {
-        assert!(Preparer::new().decode(PIXEL, 1).is_ok());
-    }
 }

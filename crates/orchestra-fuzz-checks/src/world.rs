@@ -9,7 +9,6 @@ use orchestra_plan::{
 };
 use orchestra_store::{FileKinds as _, ItemEntry, ListError, ListingSpec};
 
-/// The workflow file's folder.
 pub(crate) const FOLDER: &str = "/flows";
 
 /// Models by name. Any other name that is a signature in this form, and ends in `.onnx`, is a model of that signature.

@@ -5,43 +5,14 @@
 #[path = "it/common/mod.rs"]
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../orchestra-fuzz-checks/src/memory.rs"]
+#[allow(dead_code, reason = "each test asks for one number")]
+mod memory;
 
 use common::*;
 use image::{DynamicImage, ImageFormat};
 use orchestra_core::{Channels, DType, Fit, ImageSpec, ResizeFilter};
 use orchestra_media::Preparer;
-
-thread_local! {
-    static COUNT: Cell<usize> = const { Cell::new(0) };
-}
-
-/// The system's allocator, with a count of the calls of each thread.
-struct Counting;
-
-// SAFETY: all work is the system allocator's.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.set(COUNT.get() + 1);
-        // SAFETY: handed on as it came.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: handed on as it came.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        COUNT.set(COUNT.get() + 1);
-        // SAFETY: handed on as it came.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Rows of every kind of work: each filter and fit, with and without colour, and one that may be reduced.
 fn specs() -> Vec<ImageSpec> {
@@ -70,19 +41,19 @@ fn most_allocations(preparer: &mut Preparer, files: &[Vec<u8>]) -> usize {
     let mut most = 0;
     for round in 0..3 {
         for file in files {
-            let before = COUNT.get();
-            preparer.decode_for(file, MAX_PIXELS, &[fast]).unwrap();
-            preparer.decode(file, MAX_PIXELS).unwrap();
-            let counted = COUNT.get() - before;
+            let (_, taken) = memory::measured(|| {
+                preparer.decode_for(file, MAX_PIXELS, &[fast]).unwrap();
+                preparer.decode(file, MAX_PIXELS).unwrap()
+            });
             for spec in &specs {
                 let bytes = spec.tensor().row_bytes().unwrap();
-                let before = COUNT.get();
-                preparer.write_row(spec, &mut row[..bytes]).unwrap();
+                let (written, taken) = memory::measured(|| preparer.write_row(spec, &mut row[..bytes]));
+                written.unwrap();
                 // The weights of each column and row of the target, and lists of them.
-                assert!(round == 0 || COUNT.get() - before <= 40 + 31 + 10, "{spec:?}");
+                assert!(round == 0 || taken.calls <= 40 + 31 + 10, "{spec:?}");
             }
             if round > 0 {
-                most = most.max(counted);
+                most = most.max(taken.calls);
             }
         }
     }
@@ -97,9 +68,8 @@ fn files(format: ImageFormat, sizes: &[(u32, u32)]) -> Vec<Vec<u8>> {
 
 /// Of other kinds than the encoder at hand writes: subsampled, progressive, with restarts, of four components.
 fn goldens() -> Vec<Vec<u8>> {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     ["photo.jpg", "photo-440.jpg", "progressive.jpg", "restart.jpg", "cmyk.jpg", "ycck.jpg"]
-        .map(|name| std::fs::read(folder.join(name)).unwrap())
+        .map(golden)
         .into()
 }
 

@@ -53,7 +53,6 @@ pub struct Bait {
 
 impl Bait {
     /// For [`INTRUDE`].
-    #[must_use]
     pub fn to_text(&self) -> String {
         let Self { folder, read, port, victim, address, queue } = self;
         format!("{port} {victim} {address} {queue}|{}|{}", folder.display(), read.display())
@@ -122,14 +121,12 @@ pub const ATTEMPTS: [(&str, Attempt); 34] = [
 ];
 
 /// The names of the attempts that got through.
-#[must_use]
 pub fn attempts() -> Vec<&'static str> {
     let bait = Bait::of_environment();
     ATTEMPTS.iter().filter_map(|(name, attempt)| attempt(&bait).map(|()| *name)).collect()
 }
 
 /// Likewise of what a worker tries with the inputs of its stage, which it has mapped and may only read.
-#[must_use]
 pub fn attempts_on_inputs() -> Vec<&'static str> {
     let attempts = [
         ("changing the mapping of inputs", make_inputs_writable()),

@@ -55,31 +55,31 @@ const OPERATOR_C: &CStr = c"Trap";
 /// What the operator does about a batch that holds the element `value()`. The first in the batch decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trap {
-    /// 13: `abort()`, so SIGABRT.
-    Abort,
-    /// 14: writes to an address that is not mapped, so SIGSEGV.
-    Segfault,
-    /// 15: never returns, and lets the processor idle.
-    Hang,
-    /// 16: `_exit(0)` without a word.
-    Exit,
-    /// 17: the run fails with a status, the process lives.
-    Fail,
-    /// 18: the run fails as if memory had run out if the batch has more than two rows; otherwise all is well.
-    OutOfMemory,
-    /// 19: all is well, but a process is left behind that holds everything open which the worker had open, and lives for ever.
-    Fork,
-    /// 20: it tries to get out of its process, and the run fails with a list of what it could do: see [`GOT_THROUGH`].
-    Intrude,
-    /// 21: writes over all shared memory that it may write to, again and again: in a worker for ever, in a loader until it aborts.
-    Scribble,
-    /// 22: takes memory until it is refused, and ends the process then, as a failed allocation in Rust does. Where nothing bounds it, the run
+    /// `abort()`, so SIGABRT.
+    Abort = 13,
+    /// Writes to an address that is not mapped, so SIGSEGV.
+    Segfault = 14,
+    /// Never returns, and lets the processor idle.
+    Hang = 15,
+    /// `_exit(0)` without a word.
+    Exit = 16,
+    /// The run fails with a status, the process lives.
+    Fail = 17,
+    /// The run fails as if memory had run out if the batch has more than two rows; otherwise all is well.
+    OutOfMemory = 18,
+    /// All is well, but a process is left behind that holds everything open which the worker had open, and lives for ever.
+    Fork = 19,
+    /// It tries to get out of its process, and the run fails with a list of what it could do: see [`GOT_THROUGH`].
+    Intrude = 20,
+    /// Writes over all shared memory that it may write to, again and again: in a worker for ever, in a loader until it aborts.
+    Scribble = 21,
+    /// Takes memory until it is refused, and ends the process then, as a failed allocation in Rust does. Where nothing bounds it, the run
     /// fails.
-    Bloat,
-    /// 23: likewise, but it throws `std::bad_alloc` then, as an operator in C++ does.
-    BloatInCpp,
-    /// 24: starts threads that do nothing until it is ended, or none can be started; the run fails then.
-    Threads,
+    Bloat = 22,
+    /// Likewise, but it throws `std::bad_alloc` then, as an operator in C++ does.
+    BloatInCpp = 23,
+    /// Starts threads that do nothing until it is ended, or none can be started; the run fails then.
+    Threads = 24,
 }
 
 impl Trap {
@@ -100,26 +100,11 @@ impl Trap {
     ];
 
     /// The element that springs the trap.
-    #[must_use]
     pub fn value(self) -> u8 {
-        match self {
-            Trap::Abort => 13,
-            Trap::Segfault => 14,
-            Trap::Hang => 15,
-            Trap::Exit => 16,
-            Trap::Fail => 17,
-            Trap::OutOfMemory => 18,
-            Trap::Fork => 19,
-            Trap::Intrude => 20,
-            Trap::Scribble => 21,
-            Trap::Bloat => 22,
-            Trap::BloatInCpp => 23,
-            Trap::Threads => 24,
-        }
+        self as u8
     }
 
     /// The trap that this element springs.
-    #[must_use]
     pub fn of(element: f32) -> Option<Trap> {
         Trap::ALL.into_iter().find(|t| f32::from(t.value()) == element)
     }

@@ -35,9 +35,6 @@ pub struct LaidBait {
 
 impl LaidBait {
     /// In an empty folder that no process has any business in. `read` is one that the processes in question read.
-    ///
-    /// # Errors
-    /// Those of the kernel.
     pub fn new(folder: &Path, read: &Path) -> anyhow::Result<Self> {
         for name in [SECRET, REMOVABLE] {
             fs::write(folder.join(name), PRIVATE)?;
@@ -62,13 +59,11 @@ impl LaidBait {
     }
 
     /// For processes that make the attempts.
-    #[must_use]
     pub fn variable(&self) -> (&'static str, String) {
         (INTRUDE, self.bait.to_text())
     }
 
     /// Whether all files are as they were laid out.
-    #[must_use]
     pub fn is_untouched(&self) -> bool {
         let is_whole = |name: &str| {
             let file = self.bait.folder.join(name);
@@ -90,10 +85,6 @@ impl Drop for LaidBait {
 }
 
 /// The names of the attempts that got through, out of the error that a hostile item failed with.
-///
-/// # Panics
-/// The error is another one.
-#[must_use]
 #[track_caller]
 pub fn got_through(error: &str) -> BTreeSet<&str> {
     let (_, names) = error.split_once(GOT_THROUGH).unwrap_or_else(|| panic!("no report: {error}"));
@@ -103,7 +94,6 @@ pub fn got_through(error: &str) -> BTreeSet<&str> {
 
 /// What must get through where nothing confines the process: all attempts but `others`, and but those that the kernel refuses this user for
 /// reasons of its own, which it names.
-#[must_use]
 pub fn unconfined(others: &[&str]) -> BTreeSet<&'static str> {
     let refused = refused_by_kernel();
     println!("not a matter of the sandbox on this machine: {refused:?}");
@@ -140,9 +130,6 @@ fn refused_by_kernel() -> Vec<&'static str> {
 }
 
 /// Whether a plain child of this process has the descriptor and the variable, which those of a run must not have.
-///
-/// # Errors
-/// It has not, or cannot be started.
 pub fn a_plain_child_has_them() -> anyhow::Result<()> {
     let script = format!("test -e /proc/self/fd/{INHERITED_FD} && test -n \"${SECRET_VARIABLE}\"");
     ensure!(Command::new("sh").args(["-c", &script]).status()?.success(), "it does not inherit them");

@@ -2,19 +2,11 @@
 //!
 //! | `ORCHESTRA_FAULT` | what it does |
 //! |---|---|
-//! | `segfault-on-batch:N`, `abort-on-batch:N`, `exit0-on-batch:N`, `hang-on-batch:N` | dies or hangs in its N-th run, from 1 |
-//! | `kill-at-P`, `abort-at-P`, `exit0-at-P` | dies (SIGKILL, SIGABRT, exit code 0) at the point P of the protocol: see [`Point`] |
-//! | `oom-above:N` | reports that memory ran out for batches of more than N rows |
-//! | `fail-on-batch:N`, `device-error-on-batch:N` | reports a model error (a broken device) for its N-th run |
+//! | `hang-on-batch:N` | hangs in its N-th run, from 1 |
+//! | `kill-at-P`, `abort-at-P`, `exit0-at-P` | dies (SIGKILL, SIGABRT, exit code 0) at the point P of the protocol: see `faulty/points.rs` |
 //! | `slow:MS` | each run takes so many milliseconds |
-//! | `wrong-batch` | answers each run with an answer for a batch that was not sent |
-//! | `old-batch` | answers each run but the first with a second answer for the one before |
-//! | `half-frame` | at its first run, writes half a frame and exits |
 //! | `garbage` | says hello, then sends bytes that are no frame |
-//! | `flood-stderr` | writes a megabyte to standard error at its start and at each run |
-//! | `slow-start:MS` | says hello only after so many milliseconds |
 //! | `never-hello` | keeps the socket open and says nothing on it; a line on standard error tells when |
-//! | `die-on-load` | aborts while it loads |
 //! | `load-failed` | reports that the model cannot be loaded, for good |
 //! | `stubborn` | serves well, but ends neither when it is asked to nor on SIGTERM |
 //!
@@ -25,14 +17,14 @@ mod loader;
 mod points;
 
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-pub use points::{Death, Point};
+use points::Death;
 
 use engine::FaultyEngine;
-pub use loader::{LOADER_FAULT, LOADER_FAULT_ONCE, LoaderFault};
+pub use loader::{LOADER_FAULT, LOADER_FAULT_ONCE, LOADER_FAULTS};
 
 /// The variable that chooses the fault.
 pub const FAULT: &str = "ORCHESTRA_FAULT";
@@ -41,84 +33,41 @@ pub const FAULT_ONCE: &str = "ORCHESTRA_FAULT_ONCE";
 /// What `never-hello` writes to standard error before it falls silent.
 pub const SILENT: &str = "not saying hello, as asked";
 
+/// All names of the table, but those of deaths at points.
+const NAMES: [&str; 8] =
+    ["none", "", "hang-on-batch", "slow", "garbage", "never-hello", "load-failed", "stubborn"];
+
 /// One way to misbehave; see the module's table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// No fault.
-    None,
-    /// SIGSEGV in the N-th run.
-    SegfaultOnBatch(u64),
-    /// SIGABRT in the N-th run.
-    AbortOnBatch(u64),
-    /// `_exit(0)` in the N-th run.
-    ExitOnBatch(u64),
-    /// The N-th run never ends.
-    HangOnBatch(u64),
-    /// Death at a point of the protocol.
-    DieAt(Death, Point),
-    /// Out of memory for more rows than this.
-    OutOfMemoryAbove(u64),
-    /// A model error in the N-th run.
-    FailOnBatch(u64),
-    /// A device error in the N-th run.
-    DeviceErrorOnBatch(u64),
-    /// Slow runs, in milliseconds.
-    Slow(u64),
-    /// Answers for a batch that was not sent.
-    WrongBatch,
-    /// A second answer for the batch before.
-    OldBatch,
-    /// Half a frame, then exit.
-    HalfFrame,
-    /// No frames at all after hello.
-    Garbage,
-    /// Noise on standard error.
-    FloodStderr,
-    /// Late hello, in milliseconds.
-    SlowStart(u64),
-    /// No hello.
-    NeverHello,
-    /// Abort while loading.
-    DieOnLoad,
-    /// A permanent load error.
-    LoadFailed,
-    /// Does not end when it is asked to.
-    Stubborn,
+#[derive(Debug, Clone)]
+pub(crate) struct Fault {
+    /// As in the table; of a death, its point.
+    name: String,
+    /// What stands behind the colon, or 0.
+    number: u64,
+    death: Option<Death>,
 }
 
 impl Fault {
-    /// The fault of this name; `None` if there is none of it.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Fault> {
-        let (name, number) = match text.split_once(':') {
-            Some((name, number)) => (name, Some(number.parse::<u64>().ok()?)),
-            None => (text, None),
-        };
-        if let Some((how, point)) = name.split_once("-at-") {
-            return Some(Fault::DieAt(Death::parse(how)?, Point::parse(point, number)?));
-        }
-        Some(match (name, number) {
-            ("" | "none", None) => Fault::None,
-            ("segfault-on-batch", Some(n)) => Fault::SegfaultOnBatch(n),
-            ("abort-on-batch", Some(n)) => Fault::AbortOnBatch(n),
-            ("exit0-on-batch", Some(n)) => Fault::ExitOnBatch(n),
-            ("hang-on-batch", Some(n)) => Fault::HangOnBatch(n),
-            ("oom-above", Some(n)) => Fault::OutOfMemoryAbove(n),
-            ("fail-on-batch", Some(n)) => Fault::FailOnBatch(n),
-            ("device-error-on-batch", Some(n)) => Fault::DeviceErrorOnBatch(n),
-            ("slow", Some(ms)) => Fault::Slow(ms),
-            ("wrong-batch", None) => Fault::WrongBatch,
-            ("old-batch", None) => Fault::OldBatch,
-            ("half-frame", None) => Fault::HalfFrame,
-            ("garbage", None) => Fault::Garbage,
-            ("flood-stderr", None) => Fault::FloodStderr,
-            ("slow-start", Some(ms)) => Fault::SlowStart(ms),
-            ("never-hello", None) => Fault::NeverHello,
-            ("die-on-load", None) => Fault::DieOnLoad,
-            ("load-failed", None) => Fault::LoadFailed,
-            ("stubborn", None) => Fault::Stubborn,
+    /// The fault of this text; `None` if there is none of it.
+    fn parse(text: &str) -> Option<Fault> {
+        let (name, number) = text.split_once(':').unwrap_or((text, "0"));
+        let number = number.parse().ok()?;
+        let (name, death) = match name.split_once("-at-") {
+            Some((how, point)) if points::NAMES.contains(&point) => (point, Some(Death::parse(how)?)),
+            None if NAMES.contains(&name) => (name, None),
             _ => return None,
-        })
+        };
+        Some(Fault { name: name.to_owned(), number, death })
+    }
+
+    /// Whether it is this one, which no run has a part in.
+    fn is(&self, name: &str) -> bool {
+        self.death.is_none() && self.name == name
+    }
+
+    /// How it dies at this point, of the `n`th run where the point is one of a run.
+    fn dies_at(&self, point: &str, n: u64) -> Option<Death> {
+        self.death.filter(|_| self.name == point && self.number == n)
     }
 }
 
@@ -137,38 +86,24 @@ pub fn main() -> ExitCode {
     };
     match std::env::var_os(FAULT_ONCE).map(File::create_new) {
         None | Some(Ok(_)) => {}
-        Some(Err(error)) if error.kind() == io::ErrorKind::AlreadyExists => fault = Fault::None,
+        Some(Err(error)) if error.kind() == io::ErrorKind::AlreadyExists => {
+            fault = Fault { name: "none".to_owned(), number: 0, death: None };
+        }
         Some(Err(error)) => {
             eprintln!("the file that `{FAULT_ONCE}` names cannot be made: {error}");
             return ExitCode::from(2);
         }
     }
-    match fault {
-        Fault::NeverHello => {
-            // For a test that has to know when the process runs this program, and no longer that of its parent.
-            eprintln!("{SILENT}");
-            sleep_for_ever()
-        }
-        // A late start is the fault itself; it synchronises nothing.
-        Fault::SlowStart(ms) => std::thread::sleep(Duration::from_millis(ms)),
-        Fault::FloodStderr => flood(),
-        Fault::DieAt(death, point) => points::before_serving(death, point),
-        _ => {}
+    if fault.is("never-hello") {
+        // For a test that has to know when the process runs this program, and no longer that of its parent.
+        eprintln!("{SILENT}");
+        sleep_for_ever()
     }
-    let mut engine = FaultyEngine::new(fault);
-    match fault {
-        Fault::Stubborn => points::serve_and_then(&mut engine, None),
-        Fault::DieAt(death, Point::HangUp) => points::serve_and_then(&mut engine, Some(death)),
-        _ => orchestra_worker::run_with(&mut engine),
-    }
-}
-
-fn flood() {
-    let line = [b'x'; 1023];
-    let mut stderr = std::io::stderr().lock();
-    for _ in 0..1024 {
-        // A parent that reads no more is what this fault is for.
-        let _ = stderr.write_all(&line).and_then(|()| stderr.write_all(b"\n"));
+    points::before_serving(&fault);
+    let mut engine = FaultyEngine::new(fault.clone());
+    match (fault.is("stubborn"), fault.dies_at("hang-up", 0)) {
+        (false, None) => orchestra_worker::run_with(&mut engine),
+        (_, death) => points::serve_and_then(&mut engine, death),
     }
 }
 

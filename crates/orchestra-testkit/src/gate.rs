@@ -15,7 +15,6 @@ pub struct Gate {
 
 impl Gate {
     /// The gate in `folder`; open, unless it was closed.
-    #[must_use]
     pub fn in_folder(folder: &Path) -> Self {
         Self { folder: folder.to_owned() }
     }
@@ -33,9 +32,6 @@ impl Gate {
     }
 
     /// Lets so many rows pass in all, as counted since it was closed. A batch that waits already waits on.
-    ///
-    /// # Errors
-    /// The folder cannot be written to.
     pub fn raise_to(&self, rows: usize) -> anyhow::Result<()> {
         let (new, limit) = (self.folder.join("new"), self.folder.join(LIMIT));
         fs::write(&new, rows.to_string())?;
@@ -45,13 +41,11 @@ impl Gate {
     }
 
     /// The rows that have come to it since it was closed, those that wait included.
-    #[must_use]
     pub fn n_rows(&self) -> u64 {
         fs::metadata(self.folder.join(ROWS)).map_or(0, |rows| rows.len())
     }
 
     /// The batches that wait at it, or have waited, since it was closed. Rows say less: a batch that waits may be a partial one.
-    #[must_use]
     pub fn n_waiting(&self) -> u64 {
         fs::metadata(self.folder.join(WAITING)).map_or(0, |waiting| waiting.len())
     }

@@ -30,9 +30,6 @@ pub struct Held(());
 impl Held {
     /// Stops the only thread of this process with this name, as soon as it waits for something. Comes back when it stands still. One at a
     /// time.
-    ///
-    /// # Errors
-    /// There is no such thread, or more than one.
     pub fn thread(name: &str) -> anyhow::Result<Self> {
         prepare()?;
         let ids = threads(name);

@@ -31,7 +31,6 @@ pub enum Kind {
 }
 
 /// Pixels of the picture with this index, `width` by `height`, 0 or 255.
-#[must_use]
 pub fn picture(index: u64, width: u32, height: u32) -> GrayImage {
     GrayImage::from_fn(width, height, |x, y| {
         let column = x as usize * BLOCK_COLUMNS / width.max(1) as usize;
@@ -46,7 +45,6 @@ pub fn picture(index: u64, width: u32, height: u32) -> GrayImage {
 }
 
 /// The index in a picture, from the mean of each block as the model [`crate::models::blocks`] gives it. `None` if it is not readable.
-#[must_use]
 pub fn index_of_blocks(blocks: &[f32]) -> Option<u64> {
     let (black, white) = (*blocks.first()?, *blocks.get(BLOCKS - 1)?);
     let range = white - black;

@@ -17,7 +17,6 @@ pub struct Holdings {
 }
 
 impl Holdings {
-    #[must_use]
     pub fn of(pid: u32) -> Self {
         let files = open_files(pid).into_iter().map(|(_, target)| format!("open: {}", kind_of(&target)));
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -34,7 +33,6 @@ impl Holdings {
         Self { pid, held, children: children(pid) }
     }
 
-    #[must_use]
     pub fn now() -> Self {
         Self::of(std::process::id())
     }
@@ -64,7 +62,6 @@ impl Holdings {
 }
 
 /// Processes whose environment holds `name=value`, other than this one: whatever a marked run has started, orphans included.
-#[must_use]
 pub fn processes(name: &str, value: &str) -> Vec<String> {
     let me = std::process::id();
     let left = with_variable(name, value).into_iter().filter(|p| p.pid != me);
@@ -72,13 +69,11 @@ pub fn processes(name: &str, value: &str) -> Vec<String> {
 }
 
 /// What lies in a folder for temporary files.
-#[must_use]
 pub fn temporary_files(folder: &Path) -> Vec<String> {
     files_below(folder).iter().map(|path| format!("temporary file `{}`", path.display())).collect()
 }
 
 /// Everything below a folder, by its path from there. What goes away meanwhile is not there.
-#[must_use]
 pub fn files_below(folder: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut open = vec![PathBuf::new()];
@@ -105,7 +100,6 @@ fn kind_of(target: &str) -> String {
 
 /// What lies in an output folder and should not: files other than `results` (of the sinks) and those that docs/guide/running.md names, and lines of
 /// the logs that speak of a bug.
-#[must_use]
 pub fn output_folder(out: &Path, results: &[&str]) -> Vec<String> {
     const PUBLIC: [&str; 5] = ["failures.jsonl", "run.json", "logs", "tasks", ".orchestra"];
     const PRIVATE: [&str; 5] = ["journal", "lock", "command.json", "tasks", "keepers"];

@@ -34,68 +34,69 @@ pub fn slow_blocks(folder: &Path, row: [usize; 3], steps: usize) -> anyhow::Resu
 
 /// As [`blocks_behind_trap`], and as slow as [`slow_blocks`].
 pub fn slow_blocks_behind_trap(folder: &Path, row: [usize; 3], steps: usize) -> anyhow::Result<PathBuf> {
-    let model = ModelBuilder::new("slow_blocks_behind_trap")
-        .input(&spec("pixels", DType::F32, &row))
-        .node_of(DOMAIN, OPERATOR, &["pixels"], &["passed"], &[]);
-    slow_mean_blocks(model, "passed", row, steps).write(folder)
+    slow_mean_blocks(behind_trap("slow_blocks_behind_trap", row), "passed", row, steps).write(folder)
 }
 
 fn slow_mean_blocks(model: ModelBuilder, pixels: &str, row: [usize; 3], steps: usize) -> ModelBuilder {
-    const SIZE: usize = 512;
+    let model = means_of_blocks(model, pixels, "means", row).output(&spec("blocks", DType::F32, &[BLOCKS]));
+    slowly(model, ["means", "blocks"], BLOCKS, 512, steps)
+}
+
+/// Tensors `from` of this width to `to`, which are the same, through `steps` products of `size` by `size`.
+fn slowly(
+    model: ModelBuilder,
+    [from, to]: [&str; 2],
+    width: usize,
+    size: usize,
+    steps: usize,
+) -> ModelBuilder {
     let unit = |rows: usize, columns: usize| -> Vec<f32> {
         (0..rows * columns).map(|i| if i / columns == i % columns { 1.0 } else { 0.0 }).collect()
     };
-    let mut model = means_of_blocks(model, pixels, "means", row)
-        .output(&spec("blocks", DType::F32, &[BLOCKS]))
-        .constant("widen", &[BLOCKS, SIZE], &unit(BLOCKS, SIZE))
-        .constant("unit", &[SIZE, SIZE], &unit(SIZE, SIZE))
-        .constant("narrow", &[SIZE, BLOCKS], &unit(SIZE, BLOCKS))
-        .node("MatMul", &["means", "widen"], &["step_0"], &[]);
+    let mut model = model
+        .constant("widen", &[width, size], &unit(width, size))
+        .constant("unit", &[size, size], &unit(size, size))
+        .constant("narrow", &[size, width], &unit(size, width))
+        .node("MatMul", &[from, "widen"], &["step_0"], &[]);
     for step in 0..steps {
         let (from, to) = (format!("step_{step}"), format!("step_{}", step + 1));
         model = model.node("MatMul", &[&from, "unit"], &[&to], &[]);
     }
-    model.node("MatMul", &[&format!("step_{steps}"), "narrow"], &["blocks"], &[])
+    model.node("MatMul", &[&format!("step_{steps}"), "narrow"], &[to], &[])
 }
 
 /// As [`blocks`], behind the operator that crashes, hangs or fails by the pixels' values ([`crate::Trap`]); needs
 /// [`crate::trap_library`].
 pub fn blocks_behind_trap(folder: &Path, row: [usize; 3]) -> anyhow::Result<PathBuf> {
-    let model = ModelBuilder::new("blocks_behind_trap").input(&spec("pixels", DType::F32, &row)).node_of(
-        DOMAIN,
-        OPERATOR,
-        &["pixels"],
-        &["passed"],
-        &[],
-    );
-    mean_blocks(model, "passed", row).write(folder)
+    mean_blocks(behind_trap("blocks_behind_trap", row), "passed", row).write(folder)
+}
+
+/// From `pixels` to the same, `passed`.
+fn behind_trap(name: &str, row: [usize; 3]) -> ModelBuilder {
+    let model = ModelBuilder::new(name).input(&spec("pixels", DType::F32, &row));
+    model.node_of(DOMAIN, OPERATOR, &["pixels"], &["passed"], &[])
 }
 
 /// As [`blocks_behind_trap`], and each pixel is multiplied by the one number, 1, in `weights.bin` beside it.
 pub fn weighted_blocks_behind_trap(folder: &Path, row: [usize; 3]) -> anyhow::Result<PathBuf> {
     std::fs::write(folder.join("weights.bin"), 1_f32.to_le_bytes())?;
-    let model = ModelBuilder::new("weighted_blocks_behind_trap")
-        .input(&spec("pixels", DType::F32, &row))
-        .node_of(DOMAIN, OPERATOR, &["pixels"], &["passed"], &[])
-        .external("weight", &[1], "weights.bin")
-        .node("Mul", &["passed", "weight"], &["weighted"], &[]);
+    let model = behind_trap("weighted_blocks_behind_trap", row).external("weight", &[1], "weights.bin").node(
+        "Mul",
+        &["passed", "weight"],
+        &["weighted"],
+        &[],
+    );
     mean_blocks(model, "weighted", row).write(folder)
 }
 
 /// The operator of [`crate::Trap`] alone: f32 `x` to the same `y`, row shape `row`.
 pub fn trap(folder: &Path, row: &[usize]) -> anyhow::Result<PathBuf> {
-    ModelBuilder::new("trap")
-        .input(&spec("x", DType::F32, row))
-        .output(&spec("y", DType::F32, row))
-        .node_of(DOMAIN, OPERATOR, &["x"], &["y"], &[])
-        .write(folder)
+    plain("trap", row).node_of(DOMAIN, OPERATOR, &["x"], &["y"], &[]).write(folder)
 }
 
 /// One more: f32 `x` of row shape `[1]`, through the operator of [`crate::Trap`], to `y` = x + 1.
 pub fn one_more(folder: &Path) -> anyhow::Result<PathBuf> {
-    ModelBuilder::new("one_more")
-        .input(&spec("x", DType::F32, &[1]))
-        .output(&spec("y", DType::F32, &[1]))
+    plain("one_more", &[1])
         .constant("one", &[], &[1.0])
         .node_of(DOMAIN, OPERATOR, &["x"], &["passed"], &[])
         .node("Add", &["passed", "one"], &["y"], &[])
@@ -117,33 +118,20 @@ pub fn two_in_two_out(folder: &Path, row: &[usize]) -> anyhow::Result<PathBuf> {
 /// A round of Newton's method for the square root of `a`: f32 `x`, `a` to `next` = (x + a / x) / 2 and `residual` = |next * next - a|, row
 /// shape `[1]` each. Before that `x` passes through `steps` products of 256 by 256 that leave it as it is: about 130,000 operations each.
 pub fn newton(folder: &Path, steps: usize) -> anyhow::Result<PathBuf> {
-    const SIZE: usize = 256;
-    let first = |rows: usize, columns: usize| -> Vec<f32> {
-        (0..rows * columns).map(|i| if i / columns == i % columns { 1.0 } else { 0.0 }).collect()
-    };
     let mut model = ModelBuilder::new("newton")
         .input(&spec("x", DType::F32, &[1]))
         .input(&spec("a", DType::F32, &[1]))
         .output(&spec("next", DType::F32, &[1]))
         .output(&spec("residual", DType::F32, &[1]))
         .constant("half", &[], &[0.5]);
-    let mut from = "x".to_owned();
+    let mut from = "x";
     if steps > 0 {
-        model = model
-            .constant("widen", &[1, SIZE], &first(1, SIZE))
-            .constant("unit", &[SIZE, SIZE], &first(SIZE, SIZE))
-            .constant("narrow", &[SIZE, 1], &first(SIZE, 1))
-            .node("MatMul", &["x", "widen"], &["step_0"], &[]);
-        for step in 0..steps {
-            let (from, to) = (format!("step_{step}"), format!("step_{}", step + 1));
-            model = model.node("MatMul", &[&from, "unit"], &[&to], &[]);
-        }
-        model = model.node("MatMul", &[&format!("step_{steps}"), "narrow"], &["same"], &[]);
-        from = "same".to_owned();
+        model = slowly(model, ["x", "same"], 1, 256, steps);
+        from = "same";
     }
     model
-        .node("Div", &["a", &from], &["quotient"], &[])
-        .node("Add", &[&from, "quotient"], &["sum"], &[])
+        .node("Div", &["a", from], &["quotient"], &[])
+        .node("Add", &[from, "quotient"], &["sum"], &[])
         .node("Mul", &["sum", "half"], &["next"], &[])
         .node("Mul", &["next", "next"], &["square"], &[])
         .node("Sub", &["square", "a"], &["error"], &[])
@@ -180,9 +168,7 @@ pub fn identity_with_metadata(
     key: &str,
     value: &str,
 ) -> anyhow::Result<PathBuf> {
-    ModelBuilder::new("identity_with_metadata")
-        .input(&spec("x", DType::F32, row))
-        .output(&spec("y", DType::F32, row))
+    plain("identity_with_metadata", row)
         .node("Identity", &["x"], &["y"], &[])
         .metadata(key, value)
         .write(folder)
@@ -293,11 +279,7 @@ pub fn slow(folder: &Path, size: usize, steps: usize) -> anyhow::Result<PathBuf>
 
 /// A file that is a valid model but for an operator that no runtime has.
 pub fn unknown_operator(folder: &Path) -> anyhow::Result<PathBuf> {
-    ModelBuilder::new("unknown_operator")
-        .input(&spec("x", DType::F32, &[4]))
-        .output(&spec("y", DType::F32, &[4]))
-        .node("Frobnicate", &["x"], &["y"], &[])
-        .write(folder)
+    plain("unknown_operator", &[4]).node("Frobnicate", &["x"], &["y"], &[]).write(folder)
 }
 
 /// A file that is no model at all.
@@ -307,8 +289,12 @@ pub fn garbage(folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
+/// A model with an input `x` and an output `y`, both of these rows.
+fn plain(name: &str, row: &[usize]) -> ModelBuilder {
+    ModelBuilder::new(name).input(&spec("x", DType::F32, row)).output(&spec("y", DType::F32, row))
+}
+
 /// A tensor with an open batch dimension.
-#[must_use]
 pub fn spec(name: &str, dtype: DType, row: &[usize]) -> TensorSpec {
     let row = row.iter().copied().map(Dim::Fixed).collect();
     TensorSpec { name: name.to_owned(), dtype, row, batch: Dim::Dynamic }

@@ -19,15 +19,11 @@ pub const OPSET: i64 = 17;
 /// An attribute of a node.
 #[derive(Debug, Clone)]
 pub enum Attribute {
-    /// An integer.
     Int(i64),
-    /// A list of integers.
     Ints(Vec<i64>),
-    /// A number.
     Float(f32),
 }
 
-/// A model under construction.
 #[derive(Debug, Clone, Default)]
 pub struct ModelBuilder {
     graph: GraphProto,
@@ -36,28 +32,23 @@ pub struct ModelBuilder {
 }
 
 impl ModelBuilder {
-    /// An empty model.
-    #[must_use]
     pub fn new(name: &str) -> Self {
         Self { graph: GraphProto { name: name.to_owned(), ..GraphProto::default() }, ..Self::default() }
     }
 
     /// Adds an input; its first dimension is the batch's.
-    #[must_use]
     pub fn input(mut self, spec: &TensorSpec) -> Self {
         self.graph.input.push(value_info(spec));
         self
     }
 
     /// Adds an output; its first dimension is the batch's.
-    #[must_use]
     pub fn output(mut self, spec: &TensorSpec) -> Self {
         self.graph.output.push(value_info(spec));
         self
     }
 
     /// Adds a constant f32 tensor.
-    #[must_use]
     pub fn constant(mut self, name: &str, shape: &[usize], elements: &[f32]) -> Self {
         let name = name.to_owned();
         self.graph.initializer.push(TensorProto { name, ..TensorProto::f32s(shape, elements) });
@@ -65,7 +56,6 @@ impl ModelBuilder {
     }
 
     /// Adds a constant f32 tensor whose elements are all that a file beside the model holds.
-    #[must_use]
     pub fn external(mut self, name: &str, shape: &[usize], file: &str) -> Self {
         self.graph.initializer.push(TensorProto {
             dims: shape.iter().map(|d| *d as i64).collect(),
@@ -82,13 +72,11 @@ impl ModelBuilder {
     }
 
     /// Adds a node of ONNX's own operators.
-    #[must_use]
     pub fn node(self, op: &str, inputs: &[&str], outputs: &[&str], attributes: &[(&str, Attribute)]) -> Self {
         self.node_of("", op, inputs, outputs, attributes)
     }
 
     /// Adds a node of an operator of `domain`, version 1.
-    #[must_use]
     pub fn node_of(
         mut self,
         domain: &str,
@@ -113,14 +101,11 @@ impl ModelBuilder {
     }
 
     /// Adds an entry of the metadata.
-    #[must_use]
     pub fn metadata(mut self, key: &str, value: &str) -> Self {
         self.metadata.push(StringStringEntryProto { key: key.to_owned(), value: value.to_owned() });
         self
     }
 
-    /// The file's bytes.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let own = OperatorSetIdProto { domain: String::new(), version: OPSET };
         let custom = self.custom_domains.iter().map(|d| OperatorSetIdProto { domain: d.clone(), version: 1 });

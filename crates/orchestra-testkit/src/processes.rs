@@ -5,7 +5,6 @@ use std::fs;
 pub use orchestra_machine::processes::{Process, all, children, process};
 
 /// Live processes whose environment holds `name=value`: finds orphans, too, when the test gave each process that mark.
-#[must_use]
 pub fn with_variable(name: &str, value: &str) -> Vec<Process> {
     let wanted = format!("{name}={value}");
     let has_it = |p: &Process| {
@@ -16,7 +15,6 @@ pub fn with_variable(name: &str, value: &str) -> Vec<Process> {
 }
 
 /// What the open descriptors of a process refer to (`/memfd:...`, `socket:[...]`, paths), by descriptor.
-#[must_use]
 pub fn open_files(pid: u32) -> Vec<(u32, String)> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
     let mut files: Vec<_> = entries

@@ -5,18 +5,12 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail};
 
 /// The library of the trap operator, for a workflow's or a `Load` frame's custom operators. Cargo builds it with this crate.
-///
-/// # Errors
-/// It does not lie beside the running program, nor in the folders where cargo would put it.
 pub fn trap_library() -> anyhow::Result<PathBuf> {
     beside_this_program("liborchestra_testkit_ops.so")
 }
 
 /// The worker that misbehaves on purpose, `orchestra-faulty-worker`. Cargo builds it with the tests of this crate. Another crate that
 /// wants it adds an example of that name whose `main` is [`crate::faulty::main`]: cargo builds examples with a crate's tests.
-///
-/// # Errors
-/// It does not lie beside the running program, nor in the folders where cargo would put it.
 pub fn faulty_worker() -> anyhow::Result<PathBuf> {
     beside_this_program("orchestra-faulty-worker")
 }

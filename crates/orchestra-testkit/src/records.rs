@@ -12,7 +12,6 @@ use serde_json::Value;
 /// An item as records name it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ItemKey {
-    /// Name of its source.
     pub source: String,
     /// Its index in the source.
     pub index: u64,
@@ -59,7 +58,6 @@ impl Records {
     }
 
     /// The `kind` of an item's failure.
-    #[must_use]
     pub fn failure_kind(&self, key: &ItemKey) -> Option<&str> {
         self.failed.get(key)?.get("kind")?.as_str()
     }
@@ -71,8 +69,6 @@ impl fmt::Display for ItemKey {
     }
 }
 
-/// Items of one source.
-#[must_use]
 pub fn items(source: &str, indices: impl IntoIterator<Item = u64>) -> BTreeSet<ItemKey> {
     indices.into_iter().map(|index| ItemKey { source: source.to_owned(), index }).collect()
 }

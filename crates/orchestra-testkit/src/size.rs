@@ -6,10 +6,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub const VARIABLE: &str = "ORCHESTRA_TESTS_SIZE";
 
 /// A number of items, kills or rounds: `full` in the deep check, `quick` on every push.
-///
-/// # Panics
-/// If [`VARIABLE`] has another value than `full`.
-#[must_use]
 pub fn scaled<T>(full: T, quick: T) -> T {
     match std::env::var_os(VARIABLE) {
         None => quick,

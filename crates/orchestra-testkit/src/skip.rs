@@ -13,9 +13,6 @@ use std::process::{Command, Stdio};
 pub const VARIABLE: &str = "ORCHESTRA_TESTS";
 
 /// The test that calls cannot run, because of what is `missing`. It returns at once after this; `remedy` is what to do so that it can run.
-///
-/// # Panics
-/// In strict mode, if the variable has any other value, or if the line cannot be written.
 #[track_caller]
 pub fn skip(missing: &str, remedy: &str) {
     let value = std::env::var_os(VARIABLE).unwrap_or_default();
@@ -42,9 +39,6 @@ fn note(missing: &str, remedy: &str) {
 
 /// Whether tests of this part of `scripts/deep-check.sh` run: they do at their full size only. If not, the test is skipped, which strict mode allows,
 /// because the deep check runs it.
-///
-/// # Panics
-/// If the line cannot be written.
 #[track_caller]
 pub fn is_deep_check(part: &str) -> bool {
     let is_deep = crate::size::scaled(true, false);
@@ -55,9 +49,6 @@ pub fn is_deep_check(part: &str) -> bool {
 }
 
 /// Whether all these programs run; if not, the test is skipped.
-///
-/// # Panics
-/// As [`skip`].
 #[track_caller]
 pub fn has_programs(programs: &[&str], remedy: &str) -> bool {
     let runs = |program: &str| {

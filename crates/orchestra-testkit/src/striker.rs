@@ -10,19 +10,16 @@ pub use orchestra_worker::striker::Striker;
 use orchestra_worker::striker::Strikes;
 
 /// Live worker processes of `parent`: children one of whose arguments is, or ends with, `worker`.
-#[must_use]
 pub fn workers_of(parent: u32) -> Vec<Process> {
     ours(parent).into_iter().filter(|p| !is_loader(p)).collect()
 }
 
 /// Live loader processes of `parent`.
-#[must_use]
 pub fn loaders_of(parent: u32) -> Vec<Process> {
     ours(parent).into_iter().filter(is_loader).collect()
 }
 
 /// Whether a process of ours is a loader, and no worker.
-#[must_use]
 pub fn is_loader(process: &Process) -> bool {
     is_loader_with(&process.arguments())
 }
@@ -33,7 +30,6 @@ fn ours(parent: u32) -> Vec<Process> {
 }
 
 /// Does `fault` to the process `pid` if it is a child of `parent`; whether it was.
-#[must_use]
 pub fn strike(parent: u32, pid: u32, fault: Fault) -> bool {
     // Opened first: what is a child after that is the process of the descriptor.
     let process = HeldProcess::open(pid);
@@ -46,19 +42,16 @@ const STEADY: usize = 20;
 
 /// Strikes a worker of the process `parent` whenever about `every` has passed, the oldest and the youngest in turn, each once. After 20 strikes the
 /// pauses grow.
-#[must_use]
 pub fn strike_workers(parent: u32, every: Duration, fault: Fault) -> Striker {
     start(parent, every, fault, workers_of)
 }
 
 /// As [`strike_workers`], its loaders.
-#[must_use]
 pub fn strike_loaders(parent: u32, every: Duration, fault: Fault) -> Striker {
     start(parent, every, fault, loaders_of)
 }
 
 /// As [`strike_workers`], its workers and loaders.
-#[must_use]
 pub fn strike_any(parent: u32, every: Duration, fault: Fault) -> Striker {
     start(parent, every, fault, ours)
 }

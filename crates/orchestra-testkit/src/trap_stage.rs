@@ -16,7 +16,6 @@ use orchestra_testkit_ops::{GOT_THROUGH, Trap, attempts, bloat, scribble, start_
 const PASSES: usize = 64;
 
 /// All kinds, and this one, `trap`: for `f32` pixels.
-#[must_use]
 pub fn kinds() -> Kinds {
     orchestra_kinds::builtin().with_typed_stage::<TrapStage>()
 }

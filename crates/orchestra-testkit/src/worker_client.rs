@@ -81,7 +81,6 @@ impl WorkerClient {
         self.runtime.block_on(self.launched.writer.shutdown())
     }
 
-    /// Waits for its end.
     pub fn wait(&mut self) -> WorkerExit {
         self.runtime.block_on(self.launched.process.wait())
     }

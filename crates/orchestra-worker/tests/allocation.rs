@@ -1,41 +1,16 @@
-//! What hostile bytes can make the codec allocate. Alone in its file, because it counts every allocation of its process.
+//! What hostile bytes can make the codec allocate. Alone in its file, because it counts what is allocated.
 
 #[path = "it/common/mod.rs"]
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+#[path = "../../orchestra-fuzz-checks/src/memory.rs"]
+#[allow(dead_code, reason = "each test asks for one number")]
+mod memory;
 
 use orchestra_worker::codec::{Frame, FrameDecoder, SLACK, encode};
 use orchestra_worker::frames::{FromWorker, ToWorker};
 use proptest::collection::vec;
 use proptest::prelude::*;
-
-/// The largest single allocation since it was last set to 0.
-static LARGEST: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-// SAFETY: everything is passed on to the system's allocator; only a number is noted besides.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are those that `System` asks for.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// A frame that tells the truth up to some byte, and then claims to hold more than any frame has.
 fn liars() -> impl Strategy<Value = Vec<u8>> {
@@ -66,8 +41,7 @@ proptest! {
         body in prop_oneof![4 => liars(), 1 => vec(any::<u8>(), 0..400)],
         claimed in any::<u32>(),
     ) {
-        LARGEST.store(0, Ordering::Relaxed);
-        for length in [body.len() as u32, claimed] {
+        let ((), taken) = memory::measured(|| for length in [body.len() as u32, claimed] {
             let mut to = FrameDecoder::<ToWorker>::new();
             to.push(&length.to_le_bytes());
             to.push(&body);
@@ -76,8 +50,8 @@ proptest! {
             from.push(&length.to_le_bytes());
             from.push(&body);
             while let Ok(Some(_)) = from.next() {}
-        }
-        let largest = LARGEST.load(Ordering::Relaxed);
+        });
+        let largest = taken.largest;
         prop_assert!(largest <= 4 * body.len() + SLACK, "{largest} bytes for a frame of {}", body.len());
     }
 }

@@ -21,5 +21,5 @@ mod replaced;
 /// A service without kinds of its own calls `orchestra::worker_main()`. Of the two kinds of one name, the last counts.
 fn main() -> ExitCode {
     let kinds = orchestra::kinds().with_stage(replaced::Replaced).with_typed_stage::<invert::Invert>();
-    orchestra::worker_main_with(&kinds.with_stage(listed::Listed))
+    orchestra::worker_main_with(&kinds.with_typed_stage::<listed::Listed>())
 }

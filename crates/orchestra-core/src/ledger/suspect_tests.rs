@@ -1,4 +1,5 @@
-//! Poison rows, sick devices and broken workers: who is blamed, after how many deaths, and who is asked.
+//! Poison rows, sick devices and broken workers: who is blamed, and who is asked. What it costs to find a poison row, and that no other is blamed for a
+//! device: `tests/it/world/checks.rs`.
 
 use super::*;
 use crate::ids::SlotId;
@@ -7,65 +8,6 @@ const T: Duration = Duration::ZERO;
 
 fn rows(slot: u32, count: usize) -> Rows {
     Rows { slot: SlotId(slot), first: 0, count }
-}
-
-#[test]
-fn a_lone_device_on_which_everything_dies_spends_its_budget_before_items_are_blamed_for_it() {
-    let mut ledger = Ledger::new(8);
-    for slot in 0..10 {
-        ledger.add(rows(slot, 8), LeaveReason::Full);
-    }
-    for i in 0..6 {
-        ledger.worker_ready(WorkerId(i), DeviceId(0));
-        while ledger.dispatch(T).is_some() {}
-        let lost = ledger.worker_lost(WorkerId(i), &WorkerExit::Signal(11), "", T);
-        assert!(!lost.bisecting, "each of these deaths counts against the device");
-        assert!(lost.aftermath.iter().all(|a| !matches!(a, Aftermath::Failed(_))));
-        assert_eq!((ledger.dispatch(T), ledger.next_convicted()), (None, None));
-    }
-}
-
-/// Runs one batch of `n` rows on one device with one worker at a time, which dies of the poison rows and of nothing else. Gives what was
-/// failed, how often each of those killed a worker, and the most deaths in a row that count against the device.
-fn bisect(n: usize, poison: &[usize]) -> (Vec<usize>, Vec<u32>, u32) {
-    let mut ledger = Ledger::new(n);
-    ledger.add(rows(0, n), LeaveReason::Full);
-    let (mut failed, mut crashes, mut counted, mut most, mut worker) =
-        (Vec::new(), vec![0; poison.len()], 0, 0, 0);
-    while ledger.n_batches() > 0 {
-        ledger.worker_ready(WorkerId(worker), DeviceId(0));
-        while let Some(a) = ledger.dispatch(T) {
-            let range = a.rows.first..a.rows.first + a.rows.count;
-            if !poison.iter().any(|p| range.contains(p)) {
-                let _ = ledger.done(a.worker, a.batch);
-                counted = 0;
-                continue;
-            }
-            poison.iter().zip(&mut crashes).for_each(|(p, n)| *n += u32::from(range.contains(p)));
-            let lost = ledger.worker_lost(a.worker, &WorkerExit::Signal(6), "", T);
-            counted += u32::from(!lost.bisecting);
-            most = most.max(counted);
-            break;
-        }
-        let idle = ledger.dispatch(T);
-        assert_eq!(idle, None, "no worker is left that could take it");
-        failed.extend(std::iter::from_fn(|| ledger.next_convicted()).map(|row| row.rows.first));
-        worker += 1;
-    }
-    failed.sort_unstable();
-    (failed, crashes, most)
-}
-
-#[test]
-fn bisection_costs_log2_plus_two_workers_at_most_and_the_device_no_more_than_three_deaths_in_a_row() {
-    for n in [1usize, 2, 4, 8, 32, 64, 256] {
-        for poison in 0..n {
-            let (failed, crashes, most) = bisect(n, &[poison]);
-            assert_eq!(failed, [poison]);
-            assert!(crashes[0] <= n.ilog2() + 2, "{} crashes of row {poison} of {n}", crashes[0]);
-            assert!(most <= 3, "{most} deaths of row {poison} of {n} count against the device in a row");
-        }
-    }
 }
 
 #[test]
@@ -86,23 +28,6 @@ fn a_suspect_is_not_kept_waiting_by_work_that_never_ends() {
         assert!(ledger.done(first.worker, first.batch).is_some());
     }
     assert_eq!(ledger.waiting.suspects().count(), 0, "both have had a worker for themselves");
-}
-
-#[test]
-fn each_of_several_poison_rows_in_one_batch_costs_no_more_than_if_it_were_the_only_one() {
-    for n in [2usize, 4, 8, 16] {
-        for a in 0..n {
-            for b in a + 1..n {
-                let (failed, crashes, most) = bisect(n, &[a, b]);
-                assert_eq!(failed, [a, b]);
-                assert!(
-                    crashes.iter().all(|c| *c <= n.ilog2() + 2),
-                    "{crashes:?} for rows {a} and {b} of {n}"
-                );
-                assert!(most <= 5, "{most} deaths for rows {a} and {b} of {n} in a row");
-            }
-        }
-    }
 }
 
 #[test]
@@ -153,47 +78,6 @@ fn where_no_worker_is_fresh_and_none_is_coming_one_is_replaced() {
     assert_eq!(ledger.dispatch(later), None, "the other device is to judge it");
     ledger.worker_ready(WorkerId(3), DeviceId(1));
     assert_eq!(ledger.dispatch(later).unwrap().worker, WorkerId(3));
-}
-
-#[test]
-fn a_device_on_which_something_died_gets_one_batch_at_a_time_while_another_one_works() {
-    let mut ledger = Ledger::new(1);
-    ledger.worker_ready(WorkerId(0), DeviceId(0));
-    ledger.worker_ready(WorkerId(1), DeviceId(1));
-    ledger.worker_ready(WorkerId(2), DeviceId(1));
-    (0..9).for_each(|s| ledger.add(rows(s, 1), LeaveReason::Full));
-    while ledger.dispatch(T).is_some() {}
-    let _ = ledger.worker_lost(WorkerId(1), &WorkerExit::Signal(11), "", T);
-    let held = ledger.workers[&WorkerId(2)].holds.clone();
-    let _ = ledger.worker_lost(WorkerId(2), &WorkerExit::Clean, "", T);
-    assert_eq!(held.len(), 2);
-    ledger.worker_ready(WorkerId(3), DeviceId(1));
-    ledger.worker_ready(WorkerId(4), DeviceId(1));
-    let a = ledger.dispatch(T).unwrap();
-    assert_eq!((a.worker, ledger.dispatch(T)), (WorkerId(3), None));
-    ledger.done(a.worker, a.batch).unwrap();
-    let again: Vec<_> = std::iter::from_fn(|| ledger.dispatch(T)).map(|a| a.worker.0).collect();
-    assert_eq!(again, [3, 4, 3, 4], "it has shown that it works");
-}
-
-#[test]
-fn a_row_that_has_no_room_on_one_device_runs_on_another_one() {
-    let mut ledger = Ledger::new(1);
-    (0..2).for_each(|d| ledger.expect_device(DeviceId(d)));
-    ledger.worker_ready(WorkerId(0), DeviceId(0));
-    ledger.add(rows(0, 1), LeaveReason::Full);
-    let mut now = T;
-    for _ in 0..2 {
-        let a = ledger.dispatch(now).unwrap();
-        let again = ledger.fault(a.worker, a.batch, RunErrorKind::OutOfMemory, String::new(), now).unwrap();
-        assert!(matches!(again, Aftermath::Requeued(_)));
-        now = ledger.next_due(now).unwrap();
-    }
-    assert_eq!(ledger.dispatch(now), None, "the other device will have a worker");
-    ledger.worker_ready(WorkerId(1), DeviceId(1));
-    let a = ledger.dispatch(now).unwrap();
-    assert_eq!(a.worker, WorkerId(1));
-    assert!(ledger.done(a.worker, a.batch).is_some());
 }
 
 #[test]

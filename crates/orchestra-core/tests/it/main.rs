@@ -2,6 +2,5 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 mod interleavings;
-mod memory_ceiling;
 mod restart_budget;
 mod world;

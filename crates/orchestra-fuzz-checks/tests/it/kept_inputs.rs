@@ -9,9 +9,6 @@ use flate2::bufread::GzDecoder;
 use tar::Archive;
 
 /// The bytes of each input that is kept for a check, by its name.
-///
-/// # Panics
-/// If the archive is missing or damaged, or holds nothing.
 pub fn kept_inputs(check: &str) -> BTreeMap<String, Vec<u8>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../fuzz/corpus/{check}.tar.gz"));
     let inputs = read(&path).unwrap_or_else(|error| panic!("`{}`: {error}", path.display()));

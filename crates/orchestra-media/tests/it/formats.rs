@@ -211,10 +211,6 @@ fn what_no_decoder_of_bmp_reads_is_refused_by_name_with_a_conversion() {
     }
 }
 
-fn golden(name: &str) -> Vec<u8> {
-    std::fs::read(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)).unwrap()
-}
-
 #[test]
 fn the_frames_of_a_png_are_those_that_it_has_whatever_its_header_says() {
     // Of one pixel.
@@ -227,7 +223,7 @@ fn the_frames_of_a_png_are_those_that_it_has_whatever_its_header_says() {
         let mut chunks = vec![(b"acTL", &control[..])];
         chunks.extend(std::iter::repeat_n((b"fcTL", &frame[..]), before));
         let file = png(1, 1, 8, 0, &chunks, &[0, 7]);
-        let more: Vec<u8> = std::iter::repeat_n(chunk(b"fcTL", &frame), behind).flatten().collect();
+        let more: Vec<u8> = std::iter::repeat_n(png_chunk(b"fcTL", &frame), behind).flatten().collect();
         // In front of the end, which has 12 bytes.
         let (pixels, end) = file.split_at(file.len() - 12);
         assert_eq!(n_pictures(&[pixels, &more, end].concat()), n, "{claimed} {before} {behind}");
@@ -337,13 +333,8 @@ fn png(width: u32, height: u32, depth: u8, color: u8, chunks: &[(&[u8; 4], &[u8]
         .into_iter()
         .chain(chunks.iter().copied())
         .chain([(b"IDAT", data.as_slice()), (b"IEND", &[])]);
-    file.extend(all.flat_map(|(name, payload)| chunk(name, payload)));
+    file.extend(all.flat_map(|(name, payload)| png_chunk(name, payload)));
     file
-}
-
-fn chunk(name: &[u8; 4], payload: &[u8]) -> Vec<u8> {
-    let body = [name.as_slice(), payload].concat();
-    [&(payload.len() as u32).to_be_bytes()[..], &body, &crc32fast::hash(&body).to_be_bytes()].concat()
 }
 
 fn adler32(bytes: &[u8]) -> u32 {

@@ -1,67 +1,36 @@
 //! Rows against those that Pillow makes of the same files (`golden/make.py`), before normalisation, and against those of torchvision's usual
 //! preparation (`golden/make_torchvision.py`), normalised: within a mean of 1 and a maximum of 3 levels of 255.
 
-use std::path::{Path, PathBuf};
-
 use crate::common::*;
 use half::f16;
-use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, ResizeFilter};
-
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
-}
-
-fn filter(word: &str) -> ResizeFilter {
-    match word {
-        "nearest" => ResizeFilter::Nearest,
-        "bilinear" => ResizeFilter::Bilinear,
-        "bicubic" => ResizeFilter::Bicubic,
-        "lanczos3" => ResizeFilter::Lanczos3,
-        other => panic!("filter {other}"),
-    }
-}
-
-fn fit(word: &str) -> Fit {
-    match word {
-        "stretch" => Fit::Stretch,
-        "cover" => Fit::Cover,
-        "contain" => Fit::Contain,
-        "shorter" => Fit::Shorter,
-        other => panic!("fit {other}"),
-    }
-}
-
-fn color(word: &str) -> Channels {
-    match word {
-        "rgb" => Channels::Rgb,
-        "bgr" => Channels::Bgr,
-        "gray" => Channels::Gray,
-        other => panic!("color {other}"),
-    }
-}
+use orchestra_core::{Channels, Choice, DType, ImageSpec, Layout, ResizeFilter};
 
 /// One line of `cases.txt`.
 fn case(line: &str) -> (&str, ImageSpec, u8) {
     let [file, kind, fitted, shorter, channels, height, width, max] =
         line.split(' ').collect::<Vec<_>>().try_into().unwrap();
     let size = [height.parse().unwrap(), width.parse().unwrap()];
-    let mut spec = byte_spec(size, fit(fitted), filter(kind), color(channels));
+    let mut spec = byte_spec(
+        size,
+        Choice::named(fitted).unwrap(),
+        Choice::named(kind).unwrap(),
+        Choice::named(channels).unwrap(),
+    );
     spec.shorter = shorter.parse().unwrap();
     (file, spec, max.parse().unwrap())
 }
 
 #[test]
 fn rows_agree_with_those_of_pillow() {
-    let folder = folder();
-    let cases = std::fs::read_to_string(folder.join("cases.txt")).unwrap();
-    let expected = std::fs::read(folder.join("expected.bin")).unwrap();
+    let cases = String::from_utf8(golden("cases.txt")).unwrap();
+    let expected = golden("expected.bin");
     let mut rest = expected.as_slice();
     let mut wrong = Vec::new();
     for line in cases.lines() {
         let (file, spec, most) = case(line);
         let (row, behind) = rest.split_at(spec.tensor().row_bytes().unwrap());
         rest = behind;
-        let found = row_of(&std::fs::read(folder.join(file)).unwrap(), &spec);
+        let found = row_of(&golden(file), &spec);
         let (max, mean) = difference(&found, row);
         if max > most || mean > 1.0 || (spec.filter == ResizeFilter::Nearest && max > 0) {
             wrong.push(format!("{line}: largest difference {max}, mean {mean:.3}"));
@@ -76,7 +45,12 @@ fn torchvision_case(line: &str) -> (&str, ImageSpec) {
     let [file, kind, fitted, shorter, channels, layout, height, width, _way] =
         line.split(' ').collect::<Vec<_>>().try_into().unwrap();
     let size = [height.parse().unwrap(), width.parse().unwrap()];
-    let mut spec = byte_spec(size, fit(fitted), filter(kind), color(channels));
+    let mut spec = byte_spec(
+        size,
+        Choice::named(fitted).unwrap(),
+        Choice::named(kind).unwrap(),
+        Choice::named(channels).unwrap(),
+    );
     spec.shorter = shorter.parse().unwrap();
     spec.layout = if layout == "nhwc" { Layout::Nhwc } else { Layout::Nchw };
     spec.dtype = DType::F32;
@@ -104,15 +78,15 @@ fn level_difference(row: &[u8], expected: &[u8], spec: &ImageSpec) -> (f32, f32)
 
 #[test]
 fn rows_agree_with_those_of_torchvision() {
-    let cases = std::fs::read_to_string(folder().join("torchvision.txt")).unwrap();
-    let expected = std::fs::read(folder().join("torchvision.bin")).unwrap();
+    let cases = String::from_utf8(golden("torchvision.txt")).unwrap();
+    let expected = golden("torchvision.bin");
     let mut rest = expected.as_slice();
     let mut wrong = Vec::new();
     for line in cases.lines() {
         let (file, spec) = torchvision_case(line);
         let (row, behind) = rest.split_at(spec.tensor().row_bytes().unwrap() / 2);
         rest = behind;
-        let file = std::fs::read(folder().join(file)).unwrap();
+        let file = golden(file);
         let (max, mean) = level_difference(&row_of(&file, &spec), row, &spec);
         // The expected values are 16 bit floats: exact to a twentieth of a level.
         if max > 3.05 || mean > 1.0 {

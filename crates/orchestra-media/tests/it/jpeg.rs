@@ -1,6 +1,5 @@
 //! JPEG: every kind of file gives the pixels of libjpeg-turbo, and nearly those when it is reduced; no damaged file gives any.
 
-use std::path::Path;
 use std::process::Command;
 
 use crate::common::*;
@@ -27,10 +26,6 @@ const FILES: [&str; 16] = [
     "extended.jpg",
     "optimised.jpg",
 ];
-
-fn golden(name: &str) -> Vec<u8> {
-    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)).unwrap()
-}
 
 /// All pixels of a 26 by 19 picture.
 fn plain_spec() -> ImageSpec {

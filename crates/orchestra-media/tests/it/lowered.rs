@@ -31,13 +31,8 @@ fn files(width: u32, height: u32, orientation: u8) -> Vec<Vec<u8>> {
 
 /// The file with an EXIF chunk before its end.
 fn turned(mut file: Vec<u8>, orientation: u8) -> Vec<u8> {
-    let block = exif_block(orientation);
-    let chunk = [b"eXIf", &block[..]].concat();
-    let mut whole = (block.len() as u32).to_be_bytes().to_vec();
-    whole.extend(&chunk);
-    whole.extend(crc32fast::hash(&chunk).to_be_bytes());
     let end = file.len() - 12;
-    file.splice(end..end, whole);
+    file.splice(end..end, png_chunk(b"eXIf", &exif_block(orientation)));
     file
 }
 

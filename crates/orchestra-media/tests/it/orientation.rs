@@ -18,16 +18,12 @@ fn stored_for(picture: &DynamicImage, orientation: u8) -> DynamicImage {
     stored
 }
 
-fn with_png_exif(png: &[u8], orientation: u8, before: &[u8; 4]) -> Vec<u8> {
-    with_png_chunk(png, &[b"eXIf".to_vec(), exif_block(orientation)].concat(), before)
-}
-
 /// EXIF as ImageMagick writes it.
 fn raw_profile(orientation: u8) -> Vec<u8> {
     let block = [b"Exif\0\0".to_vec(), exif_block(orientation)].concat();
     let digits: String = block.iter().map(|byte| format!("{byte:02x}")).collect();
     let (first, second) = digits.split_at(30);
-    format!("tEXtRaw profile type exif\0\nexif\n{:8}\n{first}\n{second}\n", block.len()).into_bytes()
+    format!("Raw profile type exif\0\nexif\n{:8}\n{first}\n{second}\n", block.len()).into_bytes()
 }
 
 fn xmp(orientation: u8) -> String {
@@ -35,32 +31,25 @@ fn xmp(orientation: u8) -> String {
 }
 
 /// A chunk in front of the PNG chunk `before`.
-fn with_png_chunk(png: &[u8], body: &[u8], before: &[u8; 4]) -> Vec<u8> {
+fn with_png_chunk(png: &[u8], name: &[u8; 4], payload: &[u8], before: &[u8; 4]) -> Vec<u8> {
     let at = png.windows(4).position(|name| name == before).unwrap() - 4;
-    let length = (body.len() as u32 - 4).to_be_bytes();
-    [&png[..at], &length, body, &crc32fast::hash(body).to_be_bytes(), &png[at..]].concat()
+    [&png[..at], &png_chunk(name, payload), &png[at..]].concat()
 }
 
 /// The files that show `picture` and store it turned.
 fn turned_files(picture: &DynamicImage, orientation: u8) -> Vec<(&'static str, Vec<u8>)> {
     let stored = stored_for(picture, orientation);
     let png = encoded(&stored, ImageFormat::Png);
+    let xmp_chunk = format!("XML:com.adobe.xmp\0\0\0\0\0{}", xmp(orientation));
     let mut webp = Vec::new();
     let mut encoder = image::codecs::webp::WebPEncoder::new_lossless(&mut webp);
     encoder.set_exif_metadata(exif_block(orientation)).unwrap();
     encoder.write_image(stored.as_bytes(), stored.width(), stored.height(), stored.color().into()).unwrap();
     vec![
-        ("png, before the pixels", with_png_exif(&png, orientation, b"IDAT")),
-        ("png, behind the pixels", with_png_exif(&png, orientation, b"IEND")),
-        ("png, raw profile", with_png_chunk(&png, &raw_profile(orientation), b"IDAT")),
-        (
-            "png, xmp",
-            with_png_chunk(
-                &png,
-                format!("iTXtXML:com.adobe.xmp\0\0\0\0\0{}", xmp(orientation)).as_bytes(),
-                b"IDAT",
-            ),
-        ),
+        ("png, before the pixels", with_png_chunk(&png, b"eXIf", &exif_block(orientation), b"IDAT")),
+        ("png, behind the pixels", with_png_chunk(&png, b"eXIf", &exif_block(orientation), b"IEND")),
+        ("png, raw profile", with_png_chunk(&png, b"tEXt", &raw_profile(orientation), b"IDAT")),
+        ("png, xmp", with_png_chunk(&png, b"iTXt", xmp_chunk.as_bytes(), b"IDAT")),
         ("webp", webp),
         ("tiff", with_tiff_orientation(&encoded(&stored, ImageFormat::Tiff), orientation)),
     ]

@@ -210,9 +210,8 @@ fn group_4_is_read_without_the_mark_behind_its_last_line() {
 /// The file is one of libtiff: white, in tiles of 16 by 16 pixels, with a predictor.
 #[test]
 fn tiles_of_lzw_are_read_whose_last_code_stands_for_pixels_beyond_the_edge() {
-    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/lzw-tiles.tiff");
     let spec = byte_spec([37, 37], Fit::Stretch, ResizeFilter::Bilinear, Channels::Gray);
-    assert_eq!(row_of(&std::fs::read(golden).unwrap(), &spec), [255; 37 * 37]);
+    assert_eq!(row_of(&golden("lzw-tiles.tiff"), &spec), [255; 37 * 37]);
 }
 
 #[test]

@@ -2,37 +2,12 @@
 
 use std::process::{Command, Stdio};
 
-use crate::common::{Setup, affine_setup, f32s, flat, run_of, to_f32s};
-use orchestra_core::{BatchId, DType, OutputSlotId, WorkerExit};
+use crate::common::{Setup, affine_setup, flat, run_of};
+use orchestra_core::{DType, OutputSlotId, WorkerExit};
 use orchestra_testkit::models;
 use orchestra_testkit::programs::beside_this_program;
 use orchestra_worker::exit_codes::{EXIT_PROTOCOL, EXIT_USAGE};
-use orchestra_worker::frames::{FromWorker, PROTOCOL_VERSION, Run, ToWorker};
-
-#[test]
-fn a_worker_says_hello_loads_runs_in_order_and_ends_when_asked() {
-    let setup = affine_setup(None, 4);
-    let mut worker = setup.spawn();
-    let Some(FromWorker::Hello { protocol, build, pid, .. }) = worker.next() else { panic!("no hello") };
-    assert_eq!((protocol, build.as_str(), pid), (PROTOCOL_VERSION, orchestra_worker::BUILD, worker.pid()));
-    worker.send(ToWorker::Load(Box::new(setup.load_frame())));
-    let Some(FromWorker::Loaded { load_ns, rss_bytes, .. }) = worker.next() else { panic!("not loaded") };
-    assert!(load_ns > 0 && rss_bytes > 0);
-    setup.fill_input(2, 0, 0, &[f32s(&[1.0; 3]), f32s(&[2.0; 3]), f32s(&[3.0; 3])]);
-    worker.send(ToWorker::Run(run_of(7, 2, 1, 2)));
-    worker.send(ToWorker::Run(run_of(8, 2, 0, 1)));
-    for batch in [7, 8] {
-        let Some(FromWorker::Done { batch: done, dynamic, timing, .. }) = worker.next() else {
-            panic!("not done")
-        };
-        assert_eq!((done, dynamic.len()), (BatchId(batch), 0));
-        assert!(timing.run_ns > 0 && timing.bind_ns > 0);
-    }
-    assert_eq!(to_f32s(&setup.output(2, 0))[..9], [3.0, 3.0, 3.0, 5.0, 5.0, 5.0, 7.0, 7.0, 7.0]);
-    worker.0.hang_up().unwrap();
-    assert_eq!(worker.next(), None);
-    assert_eq!(worker.end(), (WorkerExit::Code(0), String::new()));
-}
+use orchestra_worker::frames::{FromWorker, Run, ToWorker};
 
 /// Rows of the batch of [`endless`].
 const MANY: usize = 1 << 16;

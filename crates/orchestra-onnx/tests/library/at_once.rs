@@ -3,42 +3,11 @@
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::mpsc::channel;
-use std::thread;
 
 use crate::common::{Notes, World, open_gate, request};
-use orchestra_onnx::library::{Env, Flavor, Origin, find_or_fetch};
+use orchestra_onnx::library::{Env, Flavor, find_or_fetch};
 
 const WAITING: &str = "waiting for another orchestra to finish downloading";
-
-#[test]
-fn the_second_thread_waits_and_then_finds_what_the_first_fetched() {
-    let world = World::with_pip();
-    world.close_gate();
-    let gate = world.path("bin/gate");
-    let (fetching, started) = channel();
-    thread::scope(|scope| {
-        let first = scope.spawn(|| {
-            let mut notes = Notes::new(|line| {
-                if line.starts_with("fetching") {
-                    fetching.send(()).unwrap();
-                }
-            });
-            find_or_fetch(&request(Flavor::Cpu), &world.env, &mut notes).unwrap()
-        });
-        started.recv().unwrap();
-        let mut notes = Notes::new(|line| {
-            assert_eq!(line, WAITING);
-            open_gate(&gate);
-        });
-        let second = find_or_fetch(&request(Flavor::Cpu), &world.env, &mut notes).unwrap();
-        let first = first.join().unwrap();
-        assert_eq!((first.origin, second.origin), (Origin::Fetched, Origin::Cache));
-        assert_eq!(first.path, second.path);
-        assert_eq!(notes.lines, [WAITING]);
-    });
-    assert_eq!(world.downloads(), 1);
-}
 
 /// The variables that turn a run of this test file into one of the two processes of the test below.
 const CHILD: &str = "ORTLIB_TEST_CHILD";

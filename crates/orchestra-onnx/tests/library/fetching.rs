@@ -59,26 +59,6 @@ fn only_what_is_needed_is_kept() {
 }
 
 #[test]
-fn pip_is_told_the_digest_and_one_wheel_for_every_python() {
-    let world = World::with_pip();
-    fetch(&world, Flavor::Cpu).unwrap();
-    let calls = fs::read_to_string(world.path("bin/calls")).unwrap();
-    for option in [
-        "--require-hashes",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--abi cp312",
-        "--platform manylinux_2_28_",
-        "--no-user",
-    ] {
-        assert!(calls.contains(option), "{option} in {calls}");
-    }
-    let requirements = fs::read_to_string(world.path("bin/requirements")).unwrap();
-    let pin = &world.env.pins[0];
-    assert_eq!(requirements, format!("onnxruntime=={VERSION} --hash=sha256:{}\n", pin.sha256));
-}
-
-#[test]
 fn a_package_that_lacks_the_library_or_the_provider_of_gpus_is_refused() {
     let mut world = World::new();
     world.add_python("{\"pip\": true, \"runtime\": null}");

@@ -2,8 +2,6 @@
 
 use std::fs;
 
-use proptest::prelude::*;
-
 use super::*;
 
 /// A field of bytes.
@@ -212,25 +210,6 @@ fn external_weights_are_part_of_the_digest() {
     fs::write(&path, with("../weights.bin")).unwrap();
     let error = read_model(&path).unwrap_err().to_string();
     assert!(error.contains("outside the folder of the model"), "{error}");
-}
-
-proptest! {
-    #[test]
-    fn damaged_files_never_panic(at in 0usize..200, byte in any::<u8>()) {
-        let mut bytes = model(&[
-            field(5, &tensor("w", None, 10)),
-            field(11, &value("x", 1, Some(&[OPEN, 3]))),
-            field(12, &value("y", 1, Some(&[OPEN, 3]))),
-        ]);
-        let at = at % bytes.len();
-        bytes[at] = byte;
-        let _either = read(&bytes);
-    }
-
-    #[test]
-    fn random_files_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let _either = read(&bytes);
-    }
 }
 
 #[test]

@@ -104,7 +104,7 @@ fn two_models_share_a_gpu_by_need_and_priority() {
     assert_eq!(counts(&gpu(11).good(&two("", ""))), [1, 2]);
 
     let (plan, diagnostics) = gpu(7).plan(&two("", ""), &PlanOptions::default());
-    assert!(plan.is_none());
+    assert!(plan.is_none() && diagnostics.cause() == Some(orchestra_plan::Cause::Unavailable));
     let error = diagnostics.errors().next().unwrap();
     assert_eq!(
         error.message,

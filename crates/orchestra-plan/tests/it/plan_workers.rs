@@ -1,6 +1,6 @@
 //! How the workers of right files are divided among devices, cores and memory.
 
-use crate::common::{DIGITS, FakeHost, digits, infer, model, on, set, workers_of};
+use crate::common::{DIGITS, FakeHost, digits, infer, on, set, workers_of};
 use orchestra_core::{Code, DeviceKind, PipelineId};
 use orchestra_plan::{PlanOptions, describe};
 
@@ -12,30 +12,6 @@ fn all_gpus_are_used_and_the_batch_sizes_are_planned() {
     assert_eq!(plan.devices[1].spec.kind, DeviceKind::Cuda { uuid: "GPU-1111".into() });
     let memory = plan.devices[0].memory.unwrap();
     assert_eq!((memory.total >> 30, memory.free >> 30, memory.headroom >> 30), (80, 60, 2));
-}
-
-#[test]
-fn declared_memory_decides_how_many_workers_fit() {
-    let host = FakeHost::with_gpus(1);
-    for (keys, count) in [
-        ("memory = \"20GiB\"", 2),
-        ("memory = \"1GiB\"", 4),
-        ("memory = \"1GiB\"\nworkers = 6", 6),
-        ("memory = \"20GiB\"\nworkers = 6", 2),
-    ] {
-        assert_eq!(
-            workers_of(&host.good(&model(keys)), "classify"),
-            [format!("cuda:0: {count} x 1")],
-            "{keys}"
-        );
-    }
-    let (plan, diags) = host.plan(&model("memory = \"59GiB\""), &PlanOptions::default());
-    assert!(plan.is_none());
-    assert_eq!(diags.cause(), Some(orchestra_plan::Cause::Unavailable));
-    assert_eq!(
-        diags.errors().next().unwrap().message,
-        "device `cuda:0` is too full: one worker per model needs 59 GiB, and 60 GiB of 80 GiB are free, 2 GiB of them headroom"
-    );
 }
 
 const TWO_MODELS: &str = r#"

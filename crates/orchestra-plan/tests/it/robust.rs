@@ -20,18 +20,6 @@ fn survives(text: &str, options: &PlanOptions) {
 
 proptest! {
     #[test]
-    fn a_file_with_a_piece_cut_out_is_planned_or_explained(from in 0usize..600, len in 0usize..40) {
-        let (from, to) = (from.min(DIGITS.len()), (from + len).min(DIGITS.len()));
-        survives(&format!("{}{}", &DIGITS[..from], &DIGITS[to..]), &PlanOptions::default());
-    }
-
-    #[test]
-    fn a_file_with_something_put_in_is_planned_or_explained(at in 0usize..600, text in "\\PC{0,12}") {
-        let at = at.min(DIGITS.len());
-        survives(&format!("{}{text}{}", &DIGITS[..at], &DIGITS[at..]), &PlanOptions::default());
-    }
-
-    #[test]
     fn any_value_of_any_key_is_planned_or_explained(
         line in 0usize..40,
         value in prop_oneof![

@@ -21,7 +21,6 @@ use crate::trace::{EndedItems, Steps};
 pub struct Account {
     /// Items with a right record.
     pub done: BTreeSet<u64>,
-    /// Items that failed.
     pub failed: BTreeMap<u64, Failure>,
     /// The end of the pipeline for lack of devices.
     pub no_device: Option<String>,

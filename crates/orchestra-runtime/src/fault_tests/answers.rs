@@ -12,7 +12,7 @@ async fn with_fault(fault: RunFault, dynamic: bool) -> Outcome {
     let mut stage = Stage::of(40).named(format!("{fault:?}, dynamic {dynamic}"));
     stage.dynamic = dynamic;
     let script = Script::at_run(3, fault);
-    stage.run(move |l| if l.nth == 1 { script.clone() } else { Script::honest() }).await
+    stage.run_first(script).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -70,7 +70,7 @@ async fn an_answer_to_no_request_ends_its_worker_and_costs_no_item_an_attempt() 
     let script = Script::later(secs(1), Later::AnswersUnasked);
     let mut stage = Stage::of(40);
     stage.first_item = secs(5);
-    let run = stage.run(move |l| if l.nth == 1 { script.clone() } else { Script::honest() }).await;
+    let run = stage.run_first(script).await;
     run.all_done();
     run.check(run.restarts == 1 && run.most_begun() == 1, "it is replaced before there is work");
 }
@@ -127,6 +127,20 @@ async fn a_worker_whose_device_breaks_is_replaced_whether_it_exits_or_not() {
     stays.check_time(stays.lives[0].end() - broken, secs(5), secs(5) + ms(250), "it is killed");
     for run in [exits, stays] {
         run.check(run.most_begun() == 2, "what it held is begun once more");
+    }
+    for streams in 2..=4 {
+        for fault in [RunFault::Fails(RunErrorKind::Device), RunFault::BreaksAndStays] {
+            for max_batch in [1, 4] {
+                let label = format!("{streams} streams, {fault:?}, batches of {max_batch}");
+                let stage = Stage { max_batch, streams, ..Stage::of(120).named(label) };
+                let run = stage.run_first(Script::at_run(3, fault.clone())).await;
+                run.all_done();
+                run.check(
+                    run.restarts == 1 && run.most_begun() <= 2,
+                    "one is replaced, and nothing begun thrice",
+                );
+            }
+        }
     }
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use orchestra_core::WorkerExit;
 
-use super::account::Outcome;
 use super::fake_process::STREAM;
 use super::script::*;
 use super::stage::Stage;
@@ -13,18 +12,13 @@ use super::stage::Stage;
 /// Deadlines are looked at so often.
 const TICK: Duration = ms(250);
 
-/// The first worker lives like this, the others are honest.
-async fn first(stage: Stage, script: Script) -> Outcome {
-    stage.run(move |l| if l.nth == 1 { script.clone() } else { Script::honest() }).await
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_hangs_is_taken_away_at_its_deadline() {
     for timeout in [ms(700), secs(10), secs(60)] {
         for nth in [1, 2, 5] {
             let mut stage = Stage::of(40).named(format!("{timeout:?}, run {nth}"));
             stage.batch_timeout = timeout;
-            let run = first(stage, Script::at_run(nth, RunFault::Hang)).await;
+            let run = stage.run_first(Script::at_run(nth, RunFault::Hang)).await;
             run.all_done();
             run.check(run.exits == [WorkerExit::Hung], "it hung");
             let hung = run.lives[0].runs.last().expect("it ran something");
@@ -41,7 +35,7 @@ async fn a_batch_that_hangs_is_taken_away_at_its_deadline() {
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_freezes_before_a_load_that_its_socket_does_not_hold_is_replaced() {
     let stage = Stage { spec_bytes: 2 * STREAM, ..Stage::of(10) };
-    let run = first(stage, Script::starting(Start::Freezes)).await;
+    let run = stage.run_first(Script::starting(Start::Freezes)).await;
     run.all_done().check(run.exits == [WorkerExit::Silent], "it is given up");
 }
 
@@ -62,7 +56,7 @@ async fn an_answer_at_the_very_deadline_counts_once_or_not_at_all() {
         for kill_takes in [ms(0), ms(40)] {
             let mut script = Script::at_run(2, RunFault::Slow(ms(late)));
             script.kill_takes = kill_takes;
-            let run = first(Stage::of(40).named(format!("{late} ms, {kill_takes:?}")), script).await;
+            let run = Stage::of(40).named(format!("{late} ms, {kill_takes:?}")).run_first(script).await;
             run.all_done();
             run.check(run.most_begun() <= 2, "it is begun at most once more");
         }
@@ -73,18 +67,18 @@ async fn an_answer_at_the_very_deadline_counts_once_or_not_at_all() {
 async fn a_worker_whose_heart_stops_is_killed_after_three_seconds_of_silence() {
     // The last heartbeat is up to 250 ms older than the stop.
     let (from, to) = (ms(2_750), ms(3_250));
-    let in_a_run = first(Stage::of(40), Script::at_run(2, RunFault::Freeze)).await;
+    let in_a_run = Stage::of(40).run_first(Script::at_run(2, RunFault::Freeze)).await;
     let stopped = in_a_run.lives[0].runs[1].at;
     in_a_run.all_done().check_time(in_a_run.lives[0].end() - stopped, from, to, "in a run");
 
     let mut stage = Stage::of(40);
     stage.first_item = secs(20);
-    let idle = first(stage, Script::later(ms(1_100), Later::Freezes)).await;
+    let idle = stage.run_first(Script::later(ms(1_100), Later::Freezes)).await;
     let stopped = idle.lives[0].loaded.expect("it was loaded") + ms(1_100);
     idle.all_done().check_time(idle.lives[0].end() - stopped, from, to, "while idle");
     idle.check(idle.most_begun() == 1, "no item suffers");
 
-    let loading = first(Stage::of(40), Script::loading(Load::Freezes)).await;
+    let loading = Stage::of(40).run_first(Script::loading(Load::Freezes)).await;
     loading.all_done().check_time(loading.lives[0].end(), secs(3), to, "while loading");
     for run in [in_a_run, idle, loading] {
         run.check(run.exits == [WorkerExit::Silent], "it fell silent");
@@ -99,26 +93,26 @@ async fn where_silence_proves_nothing_while_a_worker_is_busy_the_deadline_of_wha
         (stage.beats_while_busy, stage.batch_timeout) = (false, secs(20));
         stage
     };
-    let in_a_run = first(stage(), Script::at_run(2, RunFault::Freeze)).await;
+    let in_a_run = stage().run_first(Script::at_run(2, RunFault::Freeze)).await;
     let stopped = in_a_run.lives[0].runs[1].at;
     in_a_run.all_done().check(in_a_run.exits == [WorkerExit::Hung], "it hung");
     in_a_run.check_time(in_a_run.lives[0].end() - stopped, secs(20), secs(20) + TICK, "in a run");
 
     let mut stage = stage();
     stage.first_item = secs(20);
-    let idle = first(stage, Script::later(ms(1_100), Later::Freezes)).await;
+    let idle = stage.run_first(Script::later(ms(1_100), Later::Freezes)).await;
     idle.all_done().check(idle.exits == [WorkerExit::Silent], "it is idle, and falls silent");
 
     let mut stage = Stage::of(40);
     stage.beats_while_busy = false;
-    let loading = first(stage, Script::loading(Load::Freezes)).await;
+    let loading = stage.run_first(Script::loading(Load::Freezes)).await;
     loading.all_done().check_time(loading.lives[0].end(), secs(600), secs(600) + TICK, "while loading");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_never_says_hello_is_killed_after_ten_seconds() {
     for start in [Start::Silent, Start::LoadedFirst] {
-        let run = first(Stage::of(40), Script::starting(start)).await;
+        let run = Stage::of(40).run_first(Script::starting(start)).await;
         run.all_done().check(run.exits == [WorkerExit::HandshakeTimeout], "it said no hello");
         run.check_time(run.lives[0].end(), secs(10), secs(10) + TICK, "it is killed");
         run.check_time(run.lives[1].started - run.lives[0].end(), ms(75), ms(125), "it is replaced");
@@ -128,9 +122,9 @@ async fn a_worker_that_never_says_hello_is_killed_after_ten_seconds() {
 #[tokio::test(start_paused = true)]
 async fn a_load_may_take_ten_minutes_as_long_as_the_heart_beats() {
     let slow = Script { load_takes: secs(599), ..Script::honest() };
-    let run = first(Stage::of(40), slow).await;
+    let run = Stage::of(40).run_first(slow).await;
     run.all_done().check(run.restarts == 0, "it is left alone");
-    let run = first(Stage::of(40), Script::loading(Load::NeverEnds)).await;
+    let run = Stage::of(40).run_first(Script::loading(Load::NeverEnds)).await;
     run.all_done().check(run.restarts == 1, "it is replaced");
     run.check_time(run.lives[0].end(), secs(600), secs(600) + TICK, "it is killed");
 }
@@ -140,9 +134,9 @@ async fn a_load_that_waits_for_another_worker_has_its_time_when_the_wait_is_over
     let stage = || Stage { bound: secs(10_000), ..Stage::of(40) };
     let waits = Load::WaitsFor(secs(1500));
     let slow = Script { load_takes: secs(599), ..Script::loading(waits.clone()) };
-    let run = first(stage(), slow).await;
+    let run = stage().run_first(slow).await;
     run.all_done().check(run.restarts == 0, "it is left alone");
-    let run = first(stage(), Script { load_takes: secs(700), ..Script::loading(waits) }).await;
+    let run = stage().run_first(Script { load_takes: secs(700), ..Script::loading(waits) }).await;
     run.all_done().check(run.restarts == 1, "it is replaced");
     run.check_time(run.lives[0].end(), secs(2100) - TICK, secs(2100) + TICK, "it is killed");
 }
@@ -154,7 +148,7 @@ async fn a_worker_that_is_told_to_end_has_five_seconds() {
         (Ending::After(secs(4)), secs(4), secs(4)),
         (Ending::Never, secs(5), secs(5) + TICK),
     ] {
-        let run = first(Stage::of(40), Script { ending, ..Script::honest() }).await;
+        let run = Stage::of(40).run_first(Script { ending, ..Script::honest() }).await;
         run.all_done();
         let told = run.lives[0].told.expect("it was told to end");
         run.check_time(run.lives[0].end() - told, from, to, "it ends");

@@ -12,17 +12,23 @@ const EXITS: [WorkerExit; 5] =
 async fn a_worker_that_dies_at_any_point_of_a_run_costs_one_restart_and_one_more_attempt() {
     for point in Point::ALL {
         for exit in EXITS {
-            for (nth, workers) in [(1, 1), (2, 1), (5, 1), (1, 2), (3, 2)] {
+            let alone = [(1, 1, 1), (2, 1, 1), (5, 1, 1), (1, 2, 1), (3, 2, 1)];
+            let streams = (2..=4).flat_map(|streams| [1, 2, 5].map(|nth| (nth, 1, streams)));
+            for (nth, workers, streams) in alone.into_iter().chain(streams) {
                 let dies = Script::at_run(nth, RunFault::Die(point, exit.clone()));
-                let mut stage = Stage::of(60).named(format!("{point:?}, {exit}, run {nth} of {workers}"));
-                stage.workers = workers;
-                let run = stage.run(move |l| if l.nth == 1 { dies.clone() } else { Script::honest() }).await;
+                let label = format!("{point:?}, {exit}, run {nth} of {workers} with {streams} streams");
+                let stage = Stage { workers, streams, ..Stage::of(120).named(label) };
+                let run = stage.run_first(dies).await;
                 run.all_done();
                 run.check(run.restarts == 1 && run.starts == workers as u64 + 1, "one is replaced");
                 run.check(run.exits == [exit.clone()], "it is seen how it ended");
                 run.check(run.most_begun() <= 2, "nothing is begun a third time");
-                // The batch that ran, whole or in halves, and the one that waited behind it.
-                run.check(run.retries <= 3, "only what it held is sent again");
+                // The batches that ran, whole or in halves, and the one that waited behind them.
+                run.check(streams > 1 || run.retries <= 3, "only what it held is sent again");
+                let open = run.lives[0].runs.iter().filter(|r| r.answered.is_none()).count();
+                run.check(open <= streams, "so many run at once");
+                let again = (0..120).filter(|i| run.times_begun(*i) == 2).count();
+                run.check(again <= 4 * streams, "only what had begun is begun again");
                 let ran = run.lives[0].runs.last().is_some_and(|r| r.items.len() == 4);
                 run.check(ran, "the fault was in a run");
             }
@@ -33,7 +39,7 @@ async fn a_worker_that_dies_at_any_point_of_a_run_costs_one_restart_and_one_more
 #[tokio::test(start_paused = true)]
 async fn what_a_dead_worker_had_answered_is_not_run_again() {
     let dies = Script::at_run(3, RunFault::Die(Point::AfterAnswer, SEGFAULT));
-    let run = Stage::of(60).run(move |l| if l.nth == 1 { dies.clone() } else { Script::honest() }).await;
+    let run = Stage::of(60).run_first(dies).await;
     run.all_done();
     run.check(run.most_begun() == 1, "each item is begun once");
 }
@@ -44,7 +50,7 @@ async fn a_worker_that_dies_while_idle_costs_no_item_an_attempt() {
         let dies = Script::later(secs(1), Later::Dies(exit.clone()));
         let mut stage = Stage::of(40).named(format!("{exit}"));
         stage.first_item = secs(5);
-        let run = stage.run(move |l| if l.nth == 1 { dies.clone() } else { Script::honest() }).await;
+        let run = stage.run_first(dies).await;
         run.all_done();
         run.check((run.restarts, run.retries) == (1, 0), "it is replaced before there is work");
         run.check(run.most_begun() == 1, "each item is begun once");
@@ -58,7 +64,7 @@ async fn a_worker_that_dies_before_it_serves_costs_no_item_an_attempt() {
     let others = [Start::CannotBeStarted, Start::Garbage].map(Script::starting);
     for script in starts.into_iter().chain(loads).chain(others) {
         let stage = Stage::of(40).named(format!("{:?}, {:?}", script.start, script.load));
-        let run = stage.run(move |l| if l.nth == 1 { script.clone() } else { Script::honest() }).await;
+        let run = stage.run_first(script).await;
         run.all_done();
         run.check((run.restarts, run.retries) == (1, 0), "it is replaced");
         run.check(run.most_begun() == 1, "each item is begun once");
@@ -84,7 +90,7 @@ async fn a_batch_is_not_given_on_before_its_worker_is_gone_however_long_a_kill_t
         lingers.kill_takes = takes;
         lingers.ending = Ending::Never;
         let stage = Stage::of(40).named(format!("{takes:?}"));
-        let run = stage.run(move |l| if l.nth == 1 { lingers.clone() } else { Script::honest() }).await;
+        let run = stage.run_first(lingers).await;
         run.all_done();
         let (held, gone) = (&run.lives[0].runs[1], run.lives[0].end());
         run.check_time(gone - held.at, secs(10) + takes, secs(10) + takes + ms(250), "it lingers");
@@ -101,7 +107,7 @@ async fn a_worker_that_no_kill_can_end_ends_the_run_and_no_other_gets_what_it_he
     stuck.ending = Ending::Never;
     let mut stage = Stage::of(400);
     stage.workers = 2;
-    let run = stage.run(move |l| if l.nth == 1 { stuck.clone() } else { Script::honest() }).await;
+    let run = stage.run_first(stuck).await;
     let why = run.account.no_device.clone().unwrap_or_default();
     for part in ["process 1 of a worker on cuda:0", "within 30 s of SIGKILL", "its state: ", "again to go on"]
     {
@@ -117,7 +123,7 @@ async fn a_process_that_keeps_the_stderr_of_a_dead_worker_open_delays_its_batch_
 {
     let mut dies = Script::at_run(2, RunFault::Die(Point::MidRun, KILLED));
     dies.stderr_stays_open = secs(55);
-    let run = Stage::of(40).run(move |l| if l.nth == 1 { dies.clone() } else { Script::honest() }).await;
+    let run = Stage::of(40).run_first(dies).await;
     run.all_done();
     let (held, gone) = (&run.lives[0].runs[1], run.lives[0].end());
     let again = run.begun(held.items[0]).nth(1).expect("it is begun again").1.at;

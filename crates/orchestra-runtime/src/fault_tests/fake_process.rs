@@ -187,7 +187,6 @@ pub struct Remains {
     pub log: Log,
     /// Another process may keep it open.
     pub stderr: DuplexStream,
-    /// For so long.
     pub stderr_stays_open: Duration,
 }
 

@@ -56,7 +56,6 @@ struct Core {
     running: Mutex<Vec<Run>>,
     /// Runs that it was sent and has not begun.
     waiting: Mutex<VecDeque<Run>>,
-    /// One more waits.
     came: Notify,
     n_runs: AtomicU64,
     answered: Mutex<Option<BatchId>>,

@@ -15,7 +15,6 @@ const GIB: u64 = 1 << 30;
 pub struct Gpus {
     /// What there is of them.
     pub probe: FakeProbe,
-    /// Bytes of each.
     pub total: u64,
     /// The driver says what a process holds; in a container it does not, and shows no process at all.
     pub counts: bool,

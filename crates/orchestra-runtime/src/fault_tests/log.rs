@@ -51,7 +51,6 @@ pub struct Begun {
 pub struct Life {
     /// Its place in the order of all starts, from 1.
     pub nth: usize,
-    /// Where.
     pub device: usize,
     pub started: Duration,
     /// When it was loaded, if it ever was.
@@ -93,7 +92,6 @@ impl Log {
         Self { start: Instant::now(), events: Arc::default() }
     }
 
-    /// Since the start.
     pub fn now(&self) -> Duration {
         self.start.elapsed()
     }

@@ -169,10 +169,13 @@ fn of_launch(seed: u64, launch: Launch) -> Random {
 }
 
 async fn any_faults(seed: u64) -> Outcome {
-    let stage = Random::new(seed).stage(format!("seed {seed}"));
-    stage
-        .run(move |l| if l.nth > FAULTS_END_AFTER { Script::honest() } else { of_launch(seed, l).script() })
-        .await
+    run(seed, Random::new(seed).stage(format!("seed {seed}")), Random::script).await
+}
+
+/// Workers that live as `script` says, until faults end.
+async fn run(seed: u64, stage: Stage, script: fn(&mut Random) -> Script) -> Outcome {
+    let honest = |_: &mut Random| Script::honest();
+    stage.run(move |l| if l.nth > FAULTS_END_AFTER { honest } else { script }(&mut of_launch(seed, l))).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,42 +199,17 @@ async fn whatever_workers_do_every_item_has_exactly_one_end_and_nothing_is_left(
 async fn kills_and_stops_at_any_time_fail_no_item() {
     for seed in seeds() {
         let stage = Random::new(seed).stage(format!("seed {seed}"));
-        let run = stage
-            .run(
-                move |l| {
-                    if l.nth > FAULTS_END_AFTER { Script::honest() } else { of_launch(seed, l).struck() }
-                },
-            )
-            .await;
-        run.all_done();
+        run(seed, stage, Random::struck).await.all_done();
     }
-}
-
-/// One run with any faults, and one with those that cost no item. What must hold is checked at the end of every run.
-async fn holds_with_any_faults(seed: u64, stage: impl Fn() -> Stage) {
-    let script = move |l: Launch, any: bool| match of_launch(seed, l) {
-        _ if l.nth > FAULTS_END_AFTER => Script::honest(),
-        mut random => {
-            if any {
-                random.script()
-            } else {
-                random.struck()
-            }
-        }
-    };
-    stage().run(move |l| script(l, true)).await;
-    stage().run(move |l| script(l, false)).await.all_done();
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_same_holds_for_workers_that_run_several_batches_at_once() {
     for seed in few_seeds() {
-        let stage = || {
-            let mut stage = Random::new(seed).stage(format!("seed {seed}"));
-            stage.streams = 2 + (seed % 3) as usize;
-            stage
-        };
-        holds_with_any_faults(seed, stage).await;
+        let streams = 2 + (seed % 3) as usize;
+        let stage = || Stage { streams, ..Random::new(seed).stage(format!("seed {seed}")) };
+        run(seed, stage(), Random::script).await;
+        run(seed, stage(), Random::struck).await.all_done();
     }
 }
 

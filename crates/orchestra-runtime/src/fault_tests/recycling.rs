@@ -64,9 +64,7 @@ async fn a_worker_that_dies_while_it_is_being_recycled_costs_no_item() {
         for exit in [KILLED, SEGFAULT] {
             let mut dies = Script::later(ms(later), Later::Dies(exit.clone()));
             dies.run_takes = ms(50);
-            let run = stage(80, 3, &format!("{exit} at {later} ms"))
-                .run(move |l| if l.nth == 1 { dies.clone() } else { Script::honest() })
-                .await;
+            let run = stage(80, 3, &format!("{exit} at {later} ms")).run_first(dies).await;
             run.all_done();
             run.check(run.most_begun() <= 2, "what it held is begun once more");
             run.check(run.restarts == 0, "its successor takes its place");

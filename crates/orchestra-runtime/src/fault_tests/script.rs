@@ -6,12 +6,10 @@ use std::time::Duration;
 use orchestra_core::{ErrorClass, WorkerExit};
 use orchestra_worker::frames::RunErrorKind;
 
-/// Milliseconds.
 pub const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Seconds.
 pub const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
@@ -140,7 +138,6 @@ impl Script {
 /// How a worker starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
-    /// As it should.
     Hello,
     /// There is no such program.
     CannotBeStarted,
@@ -165,7 +162,6 @@ pub enum Start {
 /// What a worker does with the load frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Load {
-    /// Loads.
     Works,
     /// Says that it cannot.
     Fails(ErrorClass),
@@ -252,7 +248,6 @@ pub enum Odd {
     OtherType,
     /// It claims to be larger than any memory.
     HugeShape,
-    /// There is none.
     Missing,
 }
 
@@ -271,8 +266,6 @@ pub enum Later {
 pub enum Ending {
     /// At once, also in the middle of a run.
     AtOnce,
-    /// So much later.
     After(Duration),
-    /// Not at all.
     Never,
 }

@@ -49,7 +49,6 @@ pub struct Stage {
     pub items: u64,
     /// Rows of a full batch.
     pub max_batch: usize,
-    /// How many devices.
     pub devices: usize,
     pub workers: usize,
     /// Batches that each runs at once.
@@ -64,7 +63,6 @@ pub struct Stage {
     pub first_item: Duration,
     /// Pause between two items.
     pub pause: Duration,
-    /// Bounds of workers.
     pub timeouts: Timeouts,
     /// When dead workers are replaced.
     pub restart: RestartPolicy,
@@ -94,7 +92,6 @@ pub struct Stage {
 pub enum Stop {
     /// Workers are asked to end.
     Politely,
-    /// Workers are killed.
     AtOnce,
 }
 
@@ -132,6 +129,11 @@ impl Stage {
     pub fn named(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
         self
+    }
+
+    /// Runs it with a first worker that lives like this, and honest ones behind it.
+    pub async fn run_first(self, script: Script) -> Outcome {
+        self.run(move |l| if l.nth == 1 { script.clone() } else { Script::honest() }).await
     }
 
     /// Runs it with workers that live as `script_of` says, until every item has its end, no device is left or it is stopped; then ends it

@@ -8,8 +8,8 @@ use orchestra_core::BatchId;
 
 use super::account::Outcome;
 use crate::trace::{
-    BatchEnd, BatchNumber, BatchTrace, DeviceStep, DeviceTrace, DoneRows, EndedItems, RunBegan, RunEnded,
-    RunTracer, TaskTrace, Then, Tracer, WorkerStep, WorkerTrace,
+    BatchEnd, BatchNumber, BatchTrace, DeviceStep, DeviceTrace, DoneRows, RunBegan, RunTracer, Then, Tracer,
+    WorkerStep, WorkerTrace,
 };
 
 /// What one run told. Its clones are the same.
@@ -39,9 +39,6 @@ impl RunTracer for Notes {
         self.batches.lock().unwrap().push(batch);
     }
 
-    /// A stage has a probe in place of the ends of a pipeline, and no committer.
-    fn items_ended(&self, _: &[EndedItems]) {}
-
     fn worker(&self, step: WorkerTrace) {
         self.workers.lock().unwrap().push(step);
     }
@@ -49,10 +46,6 @@ impl RunTracer for Notes {
     fn device(&self, step: DeviceTrace) {
         self.devices.lock().unwrap().push(step);
     }
-
-    fn task(&self, _: TaskTrace) {}
-
-    fn ended(&self, _: RunEnded) {}
 }
 
 impl Told {

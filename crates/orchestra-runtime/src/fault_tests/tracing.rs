@@ -29,7 +29,7 @@ fn items_of(run: &Outcome, batch: &BatchTrace) -> Vec<u64> {
 async fn the_batch_of_a_killed_worker_ends_with_its_exit_and_its_retry_is_another_attempt_of_it() {
     let mut dies = Script::at_run(2, RunFault::Die(Point::MidRun, KILLED));
     dies.says = "goodbye".to_owned();
-    let run = Stage::of(40).run(move |l| if l.nth == 1 { dies.clone() } else { Script::honest() }).await;
+    let run = Stage::of(40).run_first(dies).await;
     run.all_done();
     let lost = told(&run, |b| matches!(b.end, BatchEnd::WorkerLost { .. }));
     run.check(lost.len() == 2, "the one that ran, and the one behind it");

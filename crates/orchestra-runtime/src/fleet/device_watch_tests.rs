@@ -20,6 +20,12 @@ fn watch(n_gpus: usize) -> (DeviceWatch, FakeProbe) {
     (DeviceWatch { devices }, FakeProbe::new((0..n_gpus).map(gpu).collect()))
 }
 
+/// This process as a worker of a device.
+fn live(device: u16) -> LiveWorker {
+    let (worker, stage) = (orchestra_core::WorkerId(7), orchestra_core::StageId(1));
+    LiveWorker { worker, stage, device: DeviceId(device), pid: std::process::id() }
+}
+
 /// Looks at each device once.
 fn look(watch: &DeviceWatch, probe: &dyn GpuProbe) {
     for n in 0..watch.devices.len() {
@@ -98,7 +104,7 @@ fn a_driver_that_fails_loses_no_device_and_is_noted_once() {
         look(&watch, &probe);
     }
     assert_eq!(watch.lost(DeviceId(1)), None);
-    assert!(watch.devices[1].lock().has_complained);
+    assert!(locked(&watch.devices[1].watched).has_complained);
     // What was never there is not lost either: then the worker says what is wrong.
     let (watch, probe) = super::tests::watch(1);
     probe.lose("GPU-0");
@@ -111,7 +117,7 @@ fn a_driver_that_fails_loses_no_device_and_is_noted_once() {
 #[test]
 fn a_gpu_that_was_planned_with_and_vanishes_before_the_first_look_is_lost() {
     let (watch, probe) = watch(1);
-    watch.devices[1].lock().is_known = true;
+    locked(&watch.devices[1].watched).is_known = true;
     let heard = ear(&watch, 1);
     probe.lose("GPU-0");
     for _ in 0..MISSING_IN_A_ROW {
@@ -123,12 +129,7 @@ fn a_gpu_that_was_planned_with_and_vanishes_before_the_first_look_is_lost() {
 #[test]
 fn workers_are_measured_by_their_processes() {
     let (watch, _) = watch(0);
-    let me = LiveWorker {
-        worker: orchestra_core::WorkerId(7),
-        stage: orchestra_core::StageId(1),
-        device: DeviceId(0),
-        pid: std::process::id(),
-    };
+    let me = live(0);
     let gone = LiveWorker { worker: orchestra_core::WorkerId(8), pid: u32::MAX, ..me };
     watch.look(DeviceId(0), None, &[me, gone], || true, Duration::ZERO);
     let workers = watch.workers();
@@ -158,12 +159,7 @@ fn in_a_container_another_process_of_the_same_number_is_not_taken_for_a_worker()
     probe.change("GPU-0", |gpu| {
         gpu.processes = vec![orchestra_machine::GpuProcess { pid, memory: Some(9 << 30) }];
     });
-    let me = LiveWorker {
-        worker: orchestra_core::WorkerId(7),
-        stage: orchestra_core::StageId(1),
-        device: DeviceId(1),
-        pid,
-    };
+    let me = live(1);
     let held = |probe: &dyn GpuProbe| {
         watch.look(DeviceId(1), Some(probe), &[me], || true, Duration::ZERO);
         watch.usage(DeviceId(1)).worker_gpu_memory_max
@@ -213,9 +209,9 @@ fn a_device_whose_driver_hangs_is_called_silent_and_hides_no_other_device() {
         at(2, Duration::ZERO);
         assert_eq!(told.try_recv(), Ok(Some(gpu(1))), "the other one is seen");
         watch.note_silence(PATIENCE);
-        assert!(!watch.devices[1].lock().is_silent, "it may take its time");
+        assert!(!locked(&watch.devices[1].watched).is_silent, "it may take its time");
         watch.note_silence(PATIENCE + Duration::from_millis(1));
-        let silent: Vec<bool> = watch.devices.iter().map(|d| d.lock().is_silent).collect();
+        let silent: Vec<bool> = watch.devices.iter().map(|d| locked(&d.watched).is_silent).collect();
         assert_eq!(silent, [false, true, false]);
         assert_eq!((watch.latest(DeviceId(1)), watch.lost(DeviceId(1))), (None, None));
         answer.send(()).unwrap();
@@ -223,7 +219,7 @@ fn a_device_whose_driver_hangs_is_called_silent_and_hides_no_other_device() {
     });
     assert_eq!(watch.latest(DeviceId(1)), Some(gpu(0)));
     watch.note_silence(PATIENCE * 10);
-    assert!(!watch.devices[1].lock().is_silent, "no look goes on");
+    assert!(!locked(&watch.devices[1].watched).is_silent, "no look goes on");
 }
 
 #[test]

@@ -54,38 +54,72 @@ fn error(base: &TempDir, patterns: &[&str]) -> String {
 }
 
 #[test]
-fn a_folder_gives_all_regular_files_below_it_in_byte_order() {
-    let base = folder_with(&["in/b.png", "in/a/z.png", "in/a-b.png", "in/B.png", "other/x.png"]);
-    assert_eq!(names(&base, &["in"]), ["B.png", "a-b.png", "a/z.png", "b.png"]);
-    assert_eq!(names(&base, &["in/"]), names(&base, &["./in"]));
-}
-
-#[test]
-fn hidden_files_and_folders_are_left_out_unless_asked_for() {
-    let base = folder_with(&["in/.hidden.png", "in/.git/x.png", "in/a.png"]);
-    assert_eq!(names(&base, &["in"]), ["a.png"]);
-    assert_eq!(names(&base, &["in/**/*.png"]), ["a.png"]);
-    assert_eq!(names(&base, &["in/.*.png"]), [".hidden.png"]);
-    assert_eq!(names(&base, &["in/.git"]), ["x.png"]);
-}
-
-#[test]
-fn an_output_folder_of_a_run_is_not_entered_unless_it_is_named() {
-    let base =
-        folder_with(&["a.png", "out/.orchestra/journal", "out/results.jsonl", "out/logs/run.log", "z/b.png"]);
-    assert_eq!(names(&base, &["."]), ["a.png", "z/b.png"]);
-    assert_eq!(names(&base, &["**/*"]), ["a.png", "z/b.png"]);
-    assert_eq!(names(&base, &["out/*.jsonl"]), ["results.jsonl"]);
-}
-
-#[test]
-fn a_glob_stays_on_its_level_and_two_stars_do_not() {
-    let base = folder_with(&["in/a.png", "in/a.jpg", "in/deep/b.png", "in/deep/er/c.png"]);
-    assert_eq!(names(&base, &["in/*.png"]), ["a.png"]);
-    assert_eq!(names(&base, &["in/*/*.png"]), ["deep/b.png"]);
-    assert_eq!(names(&base, &["in/**/*.png"]), ["a.png", "deep/b.png", "deep/er/c.png"]);
-    assert_eq!(names(&base, &["in/*.{png,jpg}"]), ["a.jpg", "a.png"]);
-    assert_eq!(names(&base, &["*/a.p?g"]), ["in/a.png"]);
+fn a_path_a_folder_and_a_glob_name_files_in_byte_order() {
+    type Listed<'a> = (&'a [&'a str], &'a [(&'a str, &'a [&'a str])]);
+    let table: [Listed<'_>; 8] = [
+        // All regular files below a folder.
+        (
+            &["in/b.png", "in/a/z.png", "in/a-b.png", "in/B.png", "other/x.png"],
+            &[
+                ("in", &["B.png", "a-b.png", "a/z.png", "b.png"]),
+                ("./in", &["B.png", "a-b.png", "a/z.png", "b.png"]),
+                ("in/", &["B.png", "a-b.png", "a/z.png", "b.png"]),
+            ],
+        ),
+        // Hidden ones only where they are asked for.
+        (
+            &["in/.hidden.png", "in/.git/x.png", "in/a.png"],
+            &[
+                ("in", &["a.png"]),
+                ("in/**/*.png", &["a.png"]),
+                ("in/.*.png", &[".hidden.png"]),
+                ("in/.git", &["x.png"]),
+            ],
+        ),
+        // The output folder of a run only where it is named.
+        (
+            &["a.png", "out/.orchestra/journal", "out/results.jsonl", "out/logs/run.log", "z/b.png"],
+            &[
+                (".", &["a.png", "z/b.png"]),
+                ("**/*", &["a.png", "z/b.png"]),
+                ("out/*.jsonl", &["results.jsonl"]),
+            ],
+        ),
+        // A star stays on its level, and two do not.
+        (
+            &["in/a.png", "in/a.jpg", "in/deep/b.png", "in/deep/er/c.png"],
+            &[
+                ("in/*.png", &["a.png"]),
+                ("in/*/*.png", &["deep/b.png"]),
+                ("in/**/*.png", &["a.png", "deep/b.png", "deep/er/c.png"]),
+                ("in/*.{png,jpg}", &["a.jpg", "a.png"]),
+                ("*/a.p?g", &["in/a.png"]),
+            ],
+        ),
+        // A file that exists is no glob.
+        (&["img[1].png", "img1.png"], &[("img[1].png", &["img[1].png"])]),
+        (&["!a.png", "b.png", "!c.txt"], &[("!*.png", &["!a.png"])]),
+        // Several entries share a root, and each file stands once.
+        (
+            &["in/a/1.png", "in/b/1.png"],
+            &[("in/b in/a/1.png in/*/1.png in/../in/a", &["a/1.png", "b/1.png"]), ("in/a/1.png", &["1.png"])],
+        ),
+        // A manifest of parts is an item only where it is named.
+        (
+            &["rows/_manifest.json", "rows/rows-00000.csv"],
+            &[
+                ("rows", &["rows-00000.csv"]),
+                ("rows/*", &["rows-00000.csv"]),
+                ("rows/_manifest.json", &["_manifest.json"]),
+            ],
+        ),
+    ];
+    for (files, listed) in table {
+        let base = folder_with(files);
+        for (patterns, expected) in listed {
+            assert_eq!(names(&base, &patterns.split(' ').collect::<Vec<_>>()), *expected, "{patterns}");
+        }
+    }
 }
 
 #[test]
@@ -101,25 +135,6 @@ fn a_folder_that_a_glob_matches_is_counted() {
     assert_eq!(passed_over("in/*.png"), (Extent::Known(1), vec![]));
     assert_eq!(passed_over("in/**"), (Extent::Known(3), vec![]));
     assert!(error(&base, &["in/*/"]).contains("write `in/*/**` for all files below them"));
-}
-
-#[test]
-fn a_file_that_exists_is_no_glob_whatever_its_name() {
-    let base = folder_with(&["img[1].png", "img1.png"]);
-    assert_eq!(names(&base, &["img[1].png"]), ["img[1].png"]);
-}
-
-#[test]
-fn an_exclamation_mark_at_the_beginning_of_a_glob_is_one() {
-    let base = folder_with(&["!a.png", "b.png", "!c.txt"]);
-    assert_eq!(names(&base, &["!*.png"]), ["!a.png"]);
-}
-
-#[test]
-fn several_entries_share_a_root_and_each_file_stands_once() {
-    let base = folder_with(&["in/a/1.png", "in/b/1.png"]);
-    assert_eq!(names(&base, &["in/b", "in/a/1.png", "in/*/1.png", "in/../in/a"]), ["a/1.png", "b/1.png"]);
-    assert_eq!(names(&base, &["in/a/1.png"]), ["1.png"]);
 }
 
 #[test]
@@ -210,24 +225,6 @@ fn the_first_item_of_an_empty_glob_is_none_and_of_a_missing_file_an_error() {
     assert!(first("in/*.gif").unwrap().is_none());
     assert!(first("none/**").unwrap().is_none());
     assert!(matches!(first("none.png"), Err(ListError::NoSuchFile { .. })));
-}
-
-#[test]
-fn a_manifest_of_parts_is_an_item_only_where_it_is_named() {
-    let base = folder_with(&["rows/_manifest.json", "rows/rows-00000.csv"]);
-    let list = |pattern: &str| list(&paths(base.path(), &[pattern])).unwrap();
-    assert_eq!([list("rows"), list("rows/*")], [["rows-00000.csv"], ["rows-00000.csv"]]);
-    assert_eq!(list("rows/_manifest.json"), ["_manifest.json"]);
-}
-
-#[test]
-fn a_listing_that_is_stopped_leaves_nothing_behind() {
-    let files: Vec<String> = (0..600).map(|n| format!("in/{n}.png")).collect();
-    let base = folder_with(&files.iter().map(String::as_str).collect::<Vec<_>>());
-    let out = base.path().join("out/items");
-    let stopped = write_items(&paths(base.path(), &["in"]), None, u64::MAX, &out, &|| false);
-    assert!(matches!(stopped, Err(ListError::Stopped)));
-    assert_eq!(fs::read_dir(out.parent().unwrap()).unwrap().count(), 0);
 }
 
 #[test]
@@ -434,14 +431,10 @@ fn items_of_one_large_file_do_not_hold_up_a_stop() {
         }
     }
     let base = folder_with(&["in/a.npy"]);
-    let stopped = write_items(
-        &paths(base.path(), &["in"]),
-        Some(&Endless),
-        u64::MAX,
-        &base.path().join("items"),
-        &|| false,
-    );
+    let (spec, out) = (paths(base.path(), &["in"]), base.path().join("out/items"));
+    let stopped = write_items(&spec, Some(&Endless), u64::MAX, &out, &|| false);
     assert!(matches!(stopped, Err(ListError::Stopped)));
+    assert_eq!(fs::read_dir(out.parent().unwrap()).unwrap().count(), 0, "nothing is left");
 }
 
 #[test]

@@ -5,7 +5,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::{audit, files, group, item, own_file, record, scratch, start};
-use orchestra_store::{OutputFolder, State};
 
 const SOURCES: u16 = 3;
 const PER_SOURCE: u64 = 40;
@@ -91,23 +90,4 @@ fn a_first_line_that_was_removed_from_durable_records_shifts_none() {
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.split_once('\n').unwrap().1).unwrap();
     go_on(dir.path());
-}
-
-#[test]
-fn a_million_finished_items_are_known_again() {
-    let dir = scratch();
-    let mut journal = start(dir.path());
-    // Out of order, as a pool of loaders finishes them.
-    let items: Vec<_> = (0..1_000_000u64).map(|i| item(0, (i * 7919) % 1_000_000)).collect();
-    for part in items.chunks(64) {
-        let done = part.to_vec();
-        let commit = orchestra_store::Commit { done, ..Default::default() };
-        journal.commit(&commit).unwrap();
-    }
-    drop(journal);
-    let folder = OutputFolder::open(dir.path()).unwrap();
-    match folder.state() {
-        State::Unfinished { counts, .. } => assert_eq!(counts.done, 1_000_000),
-        other => panic!("{other:?}"),
-    }
 }

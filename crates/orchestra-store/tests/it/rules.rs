@@ -15,6 +15,14 @@ use orchestra_store::{
     StartError, State, write_atomic,
 };
 
+/// A run that has committed these items.
+fn begun(items: &[ItemId]) -> (tempfile::TempDir, Journal) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = start(dir.path());
+    journal.commit(&group(items)).unwrap();
+    (dir, journal)
+}
+
 /// For what it says, before anything was written.
 fn is_refused(error: &CommitError) -> bool {
     !matches!(error, CommitError::Write { .. } | CommitError::Disturbed { .. } | CommitError::Closed(_))
@@ -70,9 +78,7 @@ fn a_run_goes_from_fresh_over_unfinished_to_finished_and_can_be_reopened_for_new
 
 #[test]
 fn a_finished_run_stays_finished_when_its_files_have_been_taken_away() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut journal = start(dir.path());
-    journal.commit(&group(&[item(0, 0)])).unwrap();
+    let (dir, mut journal) = begun(&[item(0, 0)]);
     journal.finish(0).unwrap();
     drop(journal);
     fs::remove_file(dir.path().join("results.jsonl")).unwrap();
@@ -86,9 +92,7 @@ fn a_finished_run_stays_finished_when_its_files_have_been_taken_away() {
 
 #[test]
 fn text_that_was_added_to_a_finished_run_is_not_cut_off() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut journal = start(dir.path());
-    journal.commit(&group(&[item(0, 0)])).unwrap();
+    let (dir, mut journal) = begun(&[item(0, 0)]);
     journal.finish(0).unwrap();
     drop(journal);
     let path = dir.path().join("results.jsonl");
@@ -131,9 +135,7 @@ fn a_result_file_that_is_edited_to_the_same_size_or_a_folder_that_is_moved_away_
 
 #[test]
 fn an_item_is_never_finished_twice() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut journal = start(dir.path());
-    journal.commit(&group(&[item(0, 0), item(0, 1)])).unwrap();
+    let (dir, mut journal) = begun(&[item(0, 0), item(0, 1)]);
     let mut doubled = group(&[item(0, 2)]);
     doubled.failed.push(item(0, 2));
     for bad in [group(&[item(0, 3), item(0, 1)]), group(&[item(0, 3), item(0, 3)]), doubled] {
@@ -163,9 +165,7 @@ fn a_commit_without_items_keeps_its_records() {
 
 #[test]
 fn a_file_that_something_else_changes_stops_the_commit() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut journal = start(dir.path());
-    journal.commit(&group(&[item(0, 0)])).unwrap();
+    let (dir, mut journal) = begun(&[item(0, 0)]);
     let path = dir.path().join("results.jsonl");
     let text = fs::read(&path).unwrap();
     fs::write(&path, b"").unwrap();
@@ -204,9 +204,7 @@ fn begin_leaves_files_alone_that_it_does_not_know_until_they_are_discarded() {
 
 #[test]
 fn discard_says_what_it_throws_away_and_leaves_strangers() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut journal = start(dir.path());
-    journal.commit(&group(&[item(0, 0), item(0, 1), item(0, 4)])).unwrap();
+    let (dir, journal) = begun(&[item(0, 0), item(0, 1), item(0, 4)]);
     write_atomic(&dir.path().join("run.json"), b"{}").unwrap();
     fs::write(journal.folder().private_dir().join("items-scans"), b"a\nb\n").unwrap();
     fs::write(dir.path().join("notes.txt"), b"mine").unwrap();
@@ -224,9 +222,7 @@ fn discard_says_what_it_throws_away_and_leaves_strangers() {
 
 #[test]
 fn placed_files_go_with_their_run_and_strangers_beside_them_stay() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut journal = start(dir.path());
-    journal.commit(&group(&[item(0, 0), item(0, 7)])).unwrap();
+    let (dir, mut journal) = begun(&[item(0, 0), item(0, 7)]);
     journal.commit(&group(&[item(1, 0)])).unwrap();
     assert!(dir.path().join("own/1/0.txt").exists());
     fs::write(dir.path().join("own/0/mine.txt"), b"mine").unwrap();
@@ -321,9 +317,7 @@ fn the_parts_of_a_run_go_with_it_and_a_link_in_the_place_of_one_is_not_followed(
 
 #[test]
 fn a_part_that_was_taken_away_since_it_was_durable_is_the_users_business() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut journal = start(dir.path());
-    journal.commit(&group(&[item(0, 0), item(0, 2)])).unwrap();
+    let (dir, mut journal) = begun(&[item(0, 0), item(0, 2)]);
     seal(&mut journal).unwrap();
     journal.commit(&group(&[item(0, 6)])).unwrap();
     drop(journal);
@@ -362,9 +356,7 @@ fn where_files_are_not_trusted_the_rows_of_a_damaged_part_do_not_count_and_those
 
 #[test]
 fn where_the_seal_of_rows_does_not_count_the_rows_do_not_either() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut journal = start(dir.path());
-    journal.commit(&group(&[item(0, 0)])).unwrap();
+    let (dir, mut journal) = begun(&[item(0, 0)]);
     seal(&mut journal).unwrap();
     journal.commit(&group(&[item(0, 2)])).unwrap();
     let results = fs::read(dir.path().join("results.jsonl")).unwrap();
@@ -563,9 +555,7 @@ fn a_path_that_is_no_folder_is_named() {
 
 #[test]
 fn what_a_killed_run_was_about_to_write_is_removed_by_the_next_start_and_nothing_else() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut journal = start(dir.path());
-    journal.commit(&group(&[item(0, 1)])).unwrap();
+    let (dir, journal) = begun(&[item(0, 1)]);
     drop(journal);
     let leftovers = [".placing.tmp", ".orchestra/.placing.tmp", ".orchestra/.tmpXyZ123"];
     let kept = [
@@ -668,9 +658,7 @@ fn a_state_that_was_about_to_be_written_leaves_the_one_that_counts() {
 
 #[test]
 fn only_a_file_that_is_folded_has_states() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut journal = start(dir.path());
-    journal.commit(&group(&[item(0, 0), item(0, 1)])).unwrap();
+    let (_dir, mut journal) = begun(&[item(0, 0), item(0, 1)]);
     for file in [RESULTS, ROWS, FileIndex(9)] {
         assert!(is_refused(&journal.keep_state(file, Vec::new()).unwrap_err()));
     }

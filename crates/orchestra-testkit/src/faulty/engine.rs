@@ -1,17 +1,16 @@
 //! The engine of the misbehaving worker: copies inputs to outputs, and does what its fault says. It loads no runtime.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use orchestra_core::locked;
-use orchestra_core::{BatchId, SandboxMode};
+use orchestra_core::SandboxMode;
 use orchestra_worker::arena::{RangeError, WorkerArena};
 use orchestra_worker::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
 use orchestra_worker::{Answer, Engine, LoadError, Loaded, RunError, Sandbox, Stream};
 
-use super::points::{self, Death, Point};
-use super::{Fault, flood, sleep_for_ever};
+use super::points;
+use super::{Fault, sleep_for_ever};
 
 /// What a worker writes that dies in the middle of its outputs: no test picture looks like it.
 const TORN: u8 = 0xee;
@@ -25,9 +24,7 @@ pub(super) struct FaultyEngine {
 struct Shared {
     fault: Fault,
     arena: OnceLock<WorkerArena>,
-    /// Runs so far.
     runs: AtomicU64,
-    last: Mutex<Option<BatchId>>,
 }
 
 /// A run, and its number among those of the process, from 1.
@@ -49,20 +46,20 @@ impl Engine for FaultyEngine {
             warmed: load.padded_to.unwrap_or_default(),
         };
         let shared = &self.shared;
-        match shared.fault {
-            Fault::DieOnLoad => Death::Abort.die(),
-            Fault::DieAt(death, Point::Load) => death.die(),
-            Fault::DieAt(death, Point::Loaded) => {
-                points::write_frame(&loaded.into_frame(1, 1));
-                points::wait_for_unread_frame();
-                death.die()
-            }
-            Fault::LoadFailed => {
-                let error = "the test worker was asked not to load".to_owned();
-                return Err(LoadError::permanent(error));
-            }
-            Fault::Garbage => points::write_raw(&[0xff; 64]),
-            _ => {}
+        let fault = &shared.fault;
+        if let Some(death) = fault.dies_at("load", 0) {
+            death.die()
+        }
+        if let Some(death) = fault.dies_at("loaded", 0) {
+            points::write_frame(&loaded.into_frame(1, 1));
+            points::wait_for_unread_frame();
+            death.die()
+        }
+        if fault.is("load-failed") {
+            return Err(LoadError::permanent("the test worker was asked not to load".to_owned()));
+        }
+        if fault.is("garbage") {
+            points::write_raw(&[0xff; 64]);
         }
         self.streams = load.streams;
         // The protocol has one load frame.
@@ -90,8 +87,7 @@ impl Stream for FaultyStream {
 
 impl FaultyEngine {
     pub(super) fn new(fault: Fault) -> Self {
-        let shared =
-            Shared { fault, arena: OnceLock::new(), runs: AtomicU64::new(0), last: Mutex::new(None) };
+        let shared = Shared { fault, arena: OnceLock::new(), runs: AtomicU64::new(0) };
         Self { shared: Arc::new(shared), streams: 1 }
     }
 }
@@ -107,59 +103,31 @@ impl Shared {
         if result.is_ok() {
             self.misbehave_afterwards(nth);
         }
-        *locked(&self.last) = Some(run.batch);
         result.map(|()| Vec::new())
     }
 
-    fn misbehave(&self, Nth { run, n: nth }: Nth<'_>) -> Result<(), RunError> {
-        match self.fault {
-            Fault::SegfaultOnBatch(n) if n == nth => {
-                let nowhere = std::ptr::without_provenance_mut::<u8>(1);
-                // SAFETY: there is none; the fault is the purpose.
-                unsafe { nowhere.write_volatile(1) };
-            }
-            Fault::AbortOnBatch(n) if n == nth => Death::Abort.die(),
-            Fault::ExitOnBatch(n) if n == nth => Death::Exit.die(),
-            Fault::HangOnBatch(n) if n == nth => sleep_for_ever(),
-            Fault::DieAt(death, Point::Run(n)) if n == nth => {
-                if let Some(arena) = self.arena.get() {
-                    tear_rows(arena, run)?;
-                }
-                death.die()
-            }
+    fn misbehave(&self, Nth { run, n }: Nth<'_>) -> Result<(), RunError> {
+        if let Some(death) = self.fault.dies_at("run", n) {
+            self.arena.get().map_or(Ok(()), |arena| tear_rows(arena, run))?;
+            death.die()
+        }
+        if self.fault.is("slow") {
             // The time is the fault itself; it synchronises nothing.
-            Fault::Slow(ms) => std::thread::sleep(Duration::from_millis(ms)),
-            Fault::OutOfMemoryAbove(rows) if run.rows as u64 > rows => return Err(out_of_memory()),
-            Fault::FailOnBatch(n) if n == nth => return Err(refused()),
-            Fault::DeviceErrorOnBatch(n) if n == nth => {
-                return Err(failure(RunErrorKind::Device, "the test worker's device was asked to fail"));
-            }
-            Fault::WrongBatch => points::answer(BatchId(u64::MAX)),
-            Fault::OldBatch => {
-                let last = *locked(&self.last);
-                if let Some(last) = last {
-                    points::answer(last);
-                }
-            }
-            Fault::HalfFrame => {
-                points::half_answer(BatchId(u64::MAX));
-                // SAFETY: `_exit` has no preconditions.
-                unsafe { libc::_exit(1) }
-            }
-            Fault::FloodStderr => flood(),
-            _ => {}
+            std::thread::sleep(Duration::from_millis(self.fault.number));
+        }
+        if self.fault.is("hang-on-batch") && self.fault.number == n {
+            sleep_for_ever()
         }
         Ok(())
     }
 
-    /// All outputs are written.
     fn misbehave_afterwards(&self, Nth { run, n: nth, .. }: Nth<'_>) {
-        let Fault::DieAt(death, point) = self.fault else { return };
-        match point {
-            Point::Outputs(n) if n == nth => {}
-            Point::HalfAnswer(n) if n == nth => points::half_answer(run.batch),
-            Point::Answered(n) if n == nth => points::answer(run.batch),
-            Point::Unread(n) if n == nth => {
+        let Some(death) = self.fault.death.filter(|_| self.fault.number == nth) else { return };
+        match &*self.fault.name {
+            "outputs" => {}
+            "half-answer" => points::half_answer(run.batch),
+            "answered" => points::answer(run.batch),
+            "unread" => {
                 points::answer(run.batch);
                 points::wait_for_unread_frame();
             }
@@ -198,14 +166,6 @@ fn tear_rows(arena: &WorkerArena, run: &Run) -> Result<(), RunError> {
         unsafe { std::ptr::write_bytes(to.ptr, TORN, to.len / 2) };
     }
     Ok(())
-}
-
-fn out_of_memory() -> RunError {
-    failure(RunErrorKind::OutOfMemory, orchestra_testkit_ops::OUT_OF_MEMORY_TEXT)
-}
-
-fn refused() -> RunError {
-    failure(RunErrorKind::Model, "the test worker was asked to fail")
 }
 
 fn outside(error: RangeError) -> RunError {

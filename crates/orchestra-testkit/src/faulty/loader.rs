@@ -16,61 +16,21 @@ use orchestra_core::data::Refusal;
 use orchestra_core::shapes::MapCount;
 use orchestra_core::{FailureKind, LeftOut, Origin, StageId};
 
-/// What the first loader does: one of [`LoaderFault::NAMES`] or of [`LoaderFault::AT_START`].
+/// What the first loader does: one of [`LOADER_FAULTS`] or of those at its start.
 pub const LOADER_FAULT: &str = "ORCHESTRA_LOADER_FAULT";
 /// A file that the first loader makes, so that those after it know. Without it, all loaders misbehave.
 pub const LOADER_FAULT_ONCE: &str = "ORCHESTRA_LOADER_FAULT_ONCE";
 
-/// What a loader does when it is given items.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LoaderFault {
-    /// Frames without an item, for ever.
-    Nothing,
-    /// Two answers for each item.
-    Twice,
-    /// An item of which no row comes to a leaf.
-    NoRow,
-    /// Values that lie outside of its region, and more parts than there are rows.
-    Nonsense,
-    /// Bytes that are no frame.
-    Garbage,
-    /// It closes its socket and lives on.
-    HangUp,
-    /// At its start: it says nothing, and lives on.
-    NeverHello,
-    /// At its start: it says that it is of another version, and lives on.
-    OtherBuild,
-    /// At its start: it says that it speaks another protocol, and lives on.
-    OtherProtocol,
-    /// At its start: SIGABRT.
-    DieAtStart,
-}
-
-impl LoaderFault {
-    /// Those before it is given items, by name.
-    pub const AT_START: [(&str, LoaderFault); 4] = [
-        ("never-hello", LoaderFault::NeverHello),
-        ("other-build", LoaderFault::OtherBuild),
-        ("other-protocol", LoaderFault::OtherProtocol),
-        ("die-at-start", LoaderFault::DieAtStart),
-    ];
-
-    /// All others, by name.
-    pub const NAMES: [(&str, LoaderFault); 6] = [
-        ("nothing", LoaderFault::Nothing),
-        ("twice", LoaderFault::Twice),
-        ("no-row", LoaderFault::NoRow),
-        ("nonsense", LoaderFault::Nonsense),
-        ("garbage", LoaderFault::Garbage),
-        ("hang-up", LoaderFault::HangUp),
-    ];
-}
+/// What a loader does when it is given items: frames without an item, for ever; two answers for each item; an item of which no row comes to a leaf;
+/// values that lie outside of its region, and more parts than there are rows; bytes that are no frame; it closes its socket and lives on.
+pub const LOADER_FAULTS: [&str; 6] = ["nothing", "twice", "no-row", "nonsense", "garbage", "hang-up"];
+/// What it does at its start, and lives on: it says nothing, or that it is of another version or speaks another protocol; or it dies.
+const AT_START: [&str; 4] = ["never-hello", "other-build", "other-protocol", "die-at-start"];
 
 /// Misbehaves if this is the process to do so.
 pub(super) fn misbehave() -> Option<ExitCode> {
     let wanted = std::env::var(LOADER_FAULT).ok()?;
-    let all = LoaderFault::NAMES.into_iter().chain(LoaderFault::AT_START);
-    let (_, fault) = all.into_iter().find(|(name, _)| *name == wanted)?;
+    let fault = LOADER_FAULTS.into_iter().chain(AT_START).find(|name| *name == wanted)?;
     if let Some(once) = std::env::var_os(LOADER_FAULT_ONCE) {
         OpenOptions::new().write(true).create_new(true).open(once).ok()?;
     }
@@ -81,18 +41,18 @@ pub(super) fn misbehave() -> Option<ExitCode> {
     Some(ExitCode::FAILURE)
 }
 
-fn serve(socket: UnixStream, fault: LoaderFault) -> anyhow::Result<()> {
+fn serve(socket: UnixStream, fault: &str) -> anyhow::Result<()> {
     let mut reader: FrameReader<UnixStream, ToLoader> = FrameReader::new(socket.try_clone()?);
     let mut writer: FrameWriter<UnixStream, FromLoader> = FrameWriter::new(socket.try_clone()?);
     let (mut protocol, mut build) = (LOADER_PROTOCOL, BUILD.to_owned());
     match fault {
-        LoaderFault::NeverHello => live_on(),
-        LoaderFault::DieAtStart => {
+        "never-hello" => live_on(),
+        "die-at-start" => {
             eprintln!("dying at once, as asked");
             std::process::abort();
         }
-        LoaderFault::OtherBuild => build = "0.0.7".to_owned(),
-        LoaderFault::OtherProtocol => protocol += 1,
+        "other-build" => build = "0.0.7".to_owned(),
+        "other-protocol" => protocol += 1,
         _ => {}
     }
     let is_another = (protocol, &build[..]) != (LOADER_PROTOCOL, BUILD);
@@ -118,15 +78,15 @@ fn serve(socket: UnixStream, fault: LoaderFault) -> anyhow::Result<()> {
             continue;
         }
         match fault {
-            LoaderFault::Nothing => loop {
+            "nothing" => loop {
                 writer.write(&FromLoader::Answers { sent_ns: 0, answers: Vec::new() })?;
             },
-            LoaderFault::Twice => {
+            "twice" => {
                 let refused = Refusal { kind: FailureKind::Read, error: "made up".to_owned() };
                 let answers = vec![answer(Err((None, refused))); ends.len() * 2];
                 writer.write(&FromLoader::Answers { sent_ns: u64::MAX, answers })?;
             }
-            LoaderFault::NoRow | LoaderFault::Nonsense => {
+            "no-row" | "nonsense" => {
                 let outside = SentValue::Tensor { at: u64::MAX - 1, shape: vec![usize::MAX; 3] };
                 let huge = SentValue::Picture { at: 4096, width: u32::MAX, height: u32::MAX, channels: 3 };
                 let nonsense = vec![
@@ -134,21 +94,18 @@ fn serve(socket: UnixStream, fault: LoaderFault) -> anyhow::Result<()> {
                     RowEvent::Parts { at: 0, n: u32::MAX },
                     RowEvent::Nothing { at: usize::MAX },
                 ];
-                let rows = if fault == LoaderFault::NoRow { Vec::new() } else { nonsense };
+                let rows = if fault == "no-row" { Vec::new() } else { nonsense };
                 writer.write(&FromLoader::Answers { sent_ns: 0, answers: vec![answer(Ok(rows))] })?;
                 // The others of its items are left to those after it.
                 return Ok(());
             }
-            LoaderFault::Garbage => std::io::Write::write_all(&mut &socket, &[0xff; 64])?,
-            LoaderFault::HangUp => {
+            "garbage" => std::io::Write::write_all(&mut &socket, &[0xff; 64])?,
+            "hang-up" => {
                 socket.shutdown(std::net::Shutdown::Both)?;
                 live_on();
             }
-            // They are not given any.
-            LoaderFault::NeverHello
-            | LoaderFault::OtherBuild
-            | LoaderFault::OtherProtocol
-            | LoaderFault::DieAtStart => {}
+            // Those at its start are not given any.
+            _ => {}
         }
     }
     Ok(())

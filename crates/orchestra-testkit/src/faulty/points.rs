@@ -16,7 +16,8 @@ use orchestra_worker::serve::serve;
 use orchestra_worker::{BUILD, WORKER_INPUTS_FD, WORKER_OUTPUTS_FD, WORKER_SOCKET_FD};
 use rustix::event::{PollFd, PollFlags, poll};
 
-/// How a worker dies.
+use super::Fault;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Death {
     /// `kill`: SIGKILL, as an operator or the out-of-memory killer would do it.
@@ -27,30 +28,24 @@ pub enum Death {
     Exit,
 }
 
-/// Where in the protocol a worker dies. Those with a number mean the N-th run of the process, from 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Point {
-    /// `start`: before it says hello.
-    Start,
-    /// `hello`: it said hello, and the load frame lies unread in its socket.
-    Hello,
-    /// `load`: while it loads.
-    Load,
-    /// `loaded`: it said that it has loaded, and its first run frame lies unread in its socket.
-    Loaded,
-    /// `run:N`: half of the outputs are written, and what is written is wrong.
-    Run(u64),
-    /// `outputs:N`: all outputs are written, nothing is answered.
-    Outputs(u64),
-    /// `half-answer:N`: half of the frame that says that the batch is done is on its way.
-    HalfAnswer(u64),
-    /// `answered:N`: it has said that the batch is done.
-    Answered(u64),
-    /// `unread:N`: it has said that the batch is done, and a later run frame lies unread in its socket.
-    Unread(u64),
-    /// `hang-up`: its parent has closed the socket, which asks it to end.
-    HangUp,
-}
+/// Where in the protocol a worker dies. Those in the second line mean the N-th run of the process, from 1, as in `run:3`.
+///
+/// `start`: before it says hello. `hello`: it said hello, and the load frame lies unread in its socket. `load`: while it loads. `loaded`: it said that
+/// it has loaded, and its first run frame lies unread in its socket. `hang-up`: its parent has closed the socket, which asks it to end. `run`: half of
+/// the outputs are written, and what is written is wrong. `outputs`: all outputs are written, nothing is answered. `half-answer`: half of the frame
+/// that says that the batch is done is on its way. `answered`: it has said that the batch is done. `unread`: and a later run frame lies unread.
+pub(super) const NAMES: [&str; 10] = [
+    "start",
+    "hello",
+    "load",
+    "loaded",
+    "hang-up", //
+    "run",
+    "outputs",
+    "half-answer",
+    "answered",
+    "unread",
+];
 
 impl Death {
     pub(super) fn parse(name: &str) -> Option<Self> {
@@ -62,7 +57,6 @@ impl Death {
         })
     }
 
-    /// Now.
     pub fn die(self) -> ! {
         match self {
             Death::Kill => {
@@ -77,39 +71,20 @@ impl Death {
     }
 }
 
-impl Point {
-    pub(super) fn parse(name: &str, number: Option<u64>) -> Option<Self> {
-        Some(match (name, number) {
-            ("start", None) => Point::Start,
-            ("hello", None) => Point::Hello,
-            ("load", None) => Point::Load,
-            ("loaded", None) => Point::Loaded,
-            ("hang-up", None) => Point::HangUp,
-            ("run", Some(n)) => Point::Run(n),
-            ("outputs", Some(n)) => Point::Outputs(n),
-            ("half-answer", Some(n)) => Point::HalfAnswer(n),
-            ("answered", Some(n)) => Point::Answered(n),
-            ("unread", Some(n)) => Point::Unread(n),
-            _ => return None,
-        })
-    }
-}
-
 /// Dies if the point lies before the first frame that is read.
-pub(super) fn before_serving(death: Death, point: Point) {
-    match point {
-        Point::Start => death.die(),
-        Point::Hello => {
-            write_frame(&FromWorker::Hello {
-                protocol: PROTOCOL_VERSION,
-                build: BUILD.to_owned(),
-                pid: std::process::id(),
-                visible_devices: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
-            });
-            wait_for_unread_frame();
-            death.die()
-        }
-        _ => {}
+pub(super) fn before_serving(fault: &Fault) {
+    if let Some(death) = fault.dies_at("start", 0) {
+        death.die()
+    }
+    if let Some(death) = fault.dies_at("hello", 0) {
+        write_frame(&FromWorker::Hello {
+            protocol: PROTOCOL_VERSION,
+            build: BUILD.to_owned(),
+            pid: std::process::id(),
+            visible_devices: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
+        });
+        wait_for_unread_frame();
+        death.die()
     }
 }
 

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{Workplace, all_copied, audited, copies, copying, hurried, until};
+use crate::common::{Workplace, all_copied, audited, copying, hurried, until};
 use orchestra::{
     DeviceId, DeviceKind, FakeProbe, Gpu, Launched, Launcher, Library, Machine, Plan, PlanOptions,
     ProcessLauncher, RenderStyle, RunOptions, RunOutcome, StartOptions, WorkerEvent, WorkerMemory,
@@ -151,27 +151,6 @@ fn only_the_first_is_lost(outcome: &RunOutcome) {
     }
 }
 
-#[test]
-fn a_run_that_loses_every_gpu_ends_with_69_and_says_why_and_the_next_one_completes_it() {
-    audited(async {
-        let place = workplace(2);
-        let probe = FakeProbe::new((0..2).map(gpu).collect());
-        let outcome = run(&place, plan(&place, &machine(2)), losing(&place, &probe, 2)).await;
-        Workplace::must_end_with(&outcome, 69);
-        let said = outcome.problems.join("\n");
-        assert!(said.contains("no device is left for stage `read`") && said.contains("is lost"), "{said}");
-        assert_eq!(outcome.report.items.failed, 0);
-        let done = copies(&place).done.len() as u64;
-        assert_eq!((outcome.report.items.done, done < ITEMS), (done, true));
-        let healthy = FakeProbe::new((0..2).map(gpu).collect());
-        let workers = place.faulty_workers(&[(FAULT, "none")]);
-        let second = run(&place, plan(&place, &machine(2)), options(workers, &healthy)).await;
-        Workplace::must_end_with(&second, 0);
-        assert_eq!(second.report.items.resumed, done);
-        all_copied(&place, ITEMS, "after it");
-    });
-}
-
 /// The cores on which a process may run, as the kernel writes them.
 fn allowed(pid: u32) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -227,20 +206,6 @@ fn what_a_run_takes_can_be_seen_while_it_runs() {
         let outcome = crate::common::bounded("the run ends", run.wait()).await;
         Workplace::must_end_with(&outcome, 69);
         assert_eq!(outcome.report.devices[0].usage.memory_used_max, Some(23 << 30));
-    });
-}
-
-#[test]
-fn a_worker_that_sees_more_than_its_own_gpu_is_not_given_any_work() {
-    audited(async {
-        let place = workplace(2);
-        let sees_both = place.faulty_workers(&[(FAULT, "none"), ("CUDA_VISIBLE_DEVICES", "GPU-0,GPU-1")]);
-        let probe = FakeProbe::new((0..2).map(gpu).collect());
-        let outcome = run(&place, plan(&place, &machine(2)), options(sees_both, &probe)).await;
-        Workplace::must_end_with(&outcome, 69);
-        let said = outcome.problems.join("\n");
-        assert!(said.contains("`CUDA_VISIBLE_DEVICES=GPU-0,GPU-1`, expected `GPU-"), "{said}");
-        assert_eq!(outcome.report.items.done, 0);
     });
 }
 

@@ -8,7 +8,6 @@ mod common;
 mod device_vanishes;
 mod engines;
 mod flow;
-mod kill_points;
 mod leaks;
 mod service;
 mod slow_sink;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::common::{
     AS_IT_IS, ONE_PIXEL_PER_BLOCK, ROW, Workplace, bounded, each_shows_its_own_picture, until,
 };
-use orchestra::{Earlier, Extent, ProcessLauncher, RunHandle, StartOptions};
+use orchestra::{Earlier, Extent, RunHandle, StartOptions};
 use orchestra_store::{OpenError, OutputFolder};
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;
@@ -50,21 +50,6 @@ async fn completes(place: &Workplace) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_aborted_run_says_so_and_a_second_start_completes_it() {
-    let place = workplace();
-    let run = under_way(&place).await;
-    let stop = run.stop_handle();
-    stop.abort();
-    let outcome = bounded("the run ends", run.wait()).await;
-    Workplace::must_end_with(&outcome, 130);
-    assert_eq!(place.workers(), []);
-    stop.abort();
-    stop.interrupt();
-    place.gate().open().unwrap();
-    completes(&place).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_run_can_be_stopped_at_any_moment_of_its_start() {
     let place = workplace();
     for n in 0..40 {
@@ -86,16 +71,6 @@ async fn a_run_can_be_stopped_at_any_moment_of_its_start() {
     Workplace::must_end_with(&outcome, 0);
     let records = place.records(&["all.jsonl"]);
     records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_whose_handle_is_dropped_is_aborted_and_can_be_resumed() {
-    let place = workplace();
-    drop(under_way(&place).await);
-    until("the workers are gone", || place.workers().is_empty()).await;
-    until("the output folder is free", || place.prepare(Arc::new(place.plan())).is_ok()).await;
-    place.gate().open().unwrap();
-    completes(&place).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,20 +174,4 @@ async fn a_folder_stays_locked_until_the_account_of_its_run_is_written() {
     assert!(matches!(second, Err(OpenError::Busy { .. })), "{second:?}");
     Workplace::must_end_with(&bounded("the run ends", run.wait()).await, 0);
     OutputFolder::open(&place.out()).unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_worker_executable_that_is_not_there_ends_the_run_with_its_name() {
-    let place = workplace();
-    let program = place.path("no-such-worker");
-    let launcher = ProcessLauncher { program: program.clone(), args: Vec::new(), env: Vec::new() };
-    let mut options = StartOptions { launcher: Some(Arc::new(launcher)), ..place.options() };
-    options.restart.first_pause = std::time::Duration::from_millis(10);
-    let outcome = place.run_with(options).await;
-    Workplace::must_end_with(&outcome, 69);
-    let said = outcome.problems.join("\n");
-    assert!(said.contains("could not be started"), "{said}");
-    assert!(said.contains("no-such-worker"), "{said}");
-    let outcome = place.run().await;
-    Workplace::must_end_with(&outcome, 0);
 }

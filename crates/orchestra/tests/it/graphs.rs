@@ -51,28 +51,6 @@ async fn two_image_stages_of_one_source_feed_the_two_inputs_of_a_model_with_the_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn items_of_a_chain_of_models_into_one_sink_end_behind_the_last_model_and_nowhere_else() {
-    let mut place = Workplace::with_pictures(80);
-    let model = models::affine(&place.models(), &ROW).unwrap();
-    place
-        .model("affine", model, "workers = 1")
-        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
-        .infer("once", "pixels", "affine", 4)
-        .infer("twice", "once", "affine", 4)
-        .sink("twice", "twice", "")
-        .devices(1);
-    assert!(place.plan().pipelines[0].linear.is_some(), "nothing has to be counted");
-    let outcome = place.run().await;
-    Workplace::must_end_with(&outcome, 0);
-    let records = place.records(&["twice.jsonl"]);
-    records.must_be(1, &items("scans", 0..80), &NONE).unwrap();
-    for (key, of_item) in &records.done {
-        let expected: Vec<f32> = pixels(key.index).iter().map(|x| 2.0 * (2.0 * x + 1.0) + 1.0).collect();
-        assert_eq!(numbers(&of_item["twice.jsonl"], "y"), expected, "{key}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_chain_of_models_under_backpressure_gives_every_item_to_the_sinks_of_all_its_stages() {
     let mut place = Workplace::with_pictures(150);
     let model = models::affine(&place.models(), &ROW).unwrap();

@@ -2,14 +2,12 @@
 //! ways, and the item ends once.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use crate::common::number_stages::{SCATTER, Stage, n_parts};
-use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers, scan};
-use orchestra::kind::{
-    ColumnType, Connect, DType, Draft, Emit, Fan, Fields, Kinds, Map, MapRun, Refusal, Reported, Runs,
-    Schema, StageConnected, StageContext, StageKind, TensorView, Value, fixed_tensor,
+use crate::common::number_stages::{
+    NUMBER, SCATTER, Stage, TestStage, emit_numbers, is_tensor, n_parts, numbers_of,
 };
+use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers, scan};
+use orchestra::kind::{ColumnType, DType, Kinds, Refusal, Value};
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;
 use serde_json::Value as Json;
@@ -17,8 +15,7 @@ use serde_json::Value as Json;
 /// Refuses the numbers `[27, _]`, which the affine model makes of item 13, and panics over `[47, _]`.
 const PICKY: Stage = Stage {
     name: "picky",
-    fan: Fan::One,
-    parts: |_| 1,
+    parts: None,
     work: |row, emit| match row[0] as u64 {
         27 => Err(Refusal::result("item 13 is not wanted")),
         47 => panic!("item 23"),
@@ -26,60 +23,11 @@ const PICKY: Stage = Stage {
     },
 };
 
-/// Its index and 0, of each picture.
-const NUMBER: Stage = Stage {
-    name: "number",
-    fan: Fan::One,
-    parts: |_| 1,
-    work: |pixels, emit| emit(&[crate::common::number_stages::index_of(pixels) as f32, 0.0]),
-};
-
 /// Reads a picture and two tensors: how wide the picture is, and the first number of each tensor.
-#[derive(Debug, Clone, Copy)]
-struct Beside;
-
-impl StageKind for Beside {
-    fn name(&self) -> &'static str {
-        "beside"
-    }
-
-    fn about(&self) -> &'static str {
-        "A stage of a test."
-    }
-
-    fn read(&self, _: &mut Fields<'_, '_>) -> Option<Draft> {
-        Some(Draft::Stage(Box::new(*self)))
-    }
-}
-
-impl Connect for Beside {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
-        let picture = stage.column(0, "a picture", |column| column.ty == ColumnType::Picture)?;
-        let a = stage.column(1, "a tensor", |column| column.ty.tensor().is_some())?;
-        let b = stage.column(2, "a tensor", |column| column.ty.tensor().is_some())?;
-        Ok(StageConnected {
-            gives: Schema::of("x", ColumnType::Tensor(fixed_tensor("x", DType::F32, &[3]))),
-            reads: vec![(0, picture), (1, a), (2, b)],
-            runs: Runs::Map(Arc::new(*self)),
-            settings: serde_json::json!({}),
-            details: Vec::new(),
-            about: String::new(),
-        })
-    }
-}
-
-impl Map for Beside {
-    fn start(&self) -> Box<dyn MapRun> {
-        Box::new(*self)
-    }
-
-    fn cost(&self) -> usize {
-        8
-    }
-}
-
-impl MapRun for Beside {
-    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+fn beside() -> TestStage {
+    let reads =
+        |at: usize, ty: &ColumnType| if at == 0 { *ty == ColumnType::Picture } else { is_tensor(at, ty) };
+    TestStage::new("beside", reads, numbers_of::<3>, |inputs, emit| {
         let [Value::Picture(picture), a, b] = inputs else { panic!("other inputs than were asked for") };
         let mut row = [0.0; 3];
         picture.with_pixels(&mut |pixels| {
@@ -89,13 +37,12 @@ impl MapRun for Beside {
         for (place, tensor) in [(1, a), (2, b)] {
             row[place] = tensor.with_tensor(|t| Ok(f32::from_ne_bytes(*t.data.first_chunk().unwrap())))?;
         }
-        let data: Vec<u8> = row.iter().flat_map(|n| n.to_ne_bytes()).collect();
-        emit.row(&[Value::Tensor(TensorView { name: "x", dtype: DType::F32, shape: &[3], data: &data })])
-    }
+        emit_numbers(emit, &row)
+    })
 }
 
 fn kinds() -> Kinds {
-    orchestra::kinds().with_stage(SCATTER).with_stage(PICKY).with_stage(NUMBER).with_stage(Beside)
+    orchestra::kinds().with_stage(SCATTER).with_stage(PICKY).with_stage(NUMBER).with_stage(beside())
 }
 
 /// Pictures to numbers to two models, of which one doubles and adds 1 and the other passes on.

@@ -82,7 +82,7 @@ async fn a_map_that_gives_a_list_runs_behind_the_loader_although_it_could_be_mad
         .add("[stages.rows]\nkind = \"listed\"\nfrom = \"pixels\"")
         .sink("results", "rows", "")
         .devices(1);
-    let outcome = place.run_plan(place.plan_with(orchestra::kinds().with_stage(Listed))).await;
+    let outcome = place.run_plan(place.plan_with(orchestra::kinds().with_typed_stage::<Listed>())).await;
     Workplace::must_end_with(&outcome, 0);
     let lines = place.lines("results.jsonl");
     assert_eq!(lines.len(), 5);

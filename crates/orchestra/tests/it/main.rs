@@ -3,7 +3,6 @@
 
 mod common;
 mod embedding;
-mod files;
 mod graphs;
 mod joins;
 mod kinds;

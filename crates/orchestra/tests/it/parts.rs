@@ -3,24 +3,22 @@
 
 use std::collections::BTreeSet;
 
-use crate::common::number_stages::{SCATTER, Stage, index_of, n_parts};
+use crate::common::number_stages::{NUMBER, SCATTER, Stage, index_of, n_parts};
 use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace};
-use orchestra::kind::{Fan, Kinds, Refusal};
+use orchestra::kind::{Kinds, Refusal};
 use orchestra_testkit::models;
 
 /// Each row becomes two parts.
 const TWICE: Stage = Stage {
     name: "twice",
-    fan: Fan::Parts,
-    parts: |_| 2,
+    parts: Some(|_| 2),
     work: |row, emit| (0..2).try_for_each(|half| emit(&[row[0], 10.0 * row[1] + half as f32])),
 };
 
 /// Refuses part 3 of item 13 and panics over part 1 of item 23.
 const PICKY: Stage = Stage {
     name: "picky",
-    fan: Fan::One,
-    parts: |_| 1,
+    parts: None,
     work: |row, emit| match (row[0] as u64, row[1] as u64) {
         (27, 7) => Err(Refusal::result("part 3 of item 13 is not wanted")),
         (47, 3) => panic!("part 1 of item 23"),
@@ -73,25 +71,16 @@ async fn an_item_of_which_a_part_fails_has_one_failure_and_no_record() {
 /// more than it makes.
 const CARELESS: Stage = Stage {
     name: "careless",
-    parts: |pixels| match index_of(pixels) {
+    parts: Some(|pixels| match index_of(pixels) {
         23 => 0,
         33 => 7,
         index => n_parts(index) as usize,
-    },
+    }),
     work: |pixels, emit| match index_of(pixels) {
         13 => Err(Refusal::result("item 13 is not wanted")),
         23 => emit(&[0.0, 0.0]),
         _ => (SCATTER.work)(pixels, emit),
     },
-    ..SCATTER
-};
-
-/// The index, of each picture.
-const NUMBER: Stage = Stage {
-    name: "number",
-    fan: Fan::One,
-    parts: |_| 1,
-    work: |pixels, emit| emit(&[index_of(pixels) as f32, 0.0]),
 };
 
 #[tokio::test(flavor = "multi_thread")]

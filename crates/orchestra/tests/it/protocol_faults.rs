@@ -7,42 +7,50 @@ use crate::common::{Workplace, all_copied, copying, hurried, impatient, restarts
 use orchestra_testkit::faulty::{FAULT, FAULT_ONCE};
 use orchestra_testkit::records::items;
 
-/// On one device with two workers, and none that stands by: the tests count who died.
-fn workplace(items: u64, batch: usize) -> Workplace {
-    copying(items, batch, 1, "workers = 2")
+/// On one device with so many workers, and none that stands by: the tests count who died.
+fn workplace(items: u64, workers: usize) -> Workplace {
+    copying(items, 4, 1, &format!("workers = {workers}"))
+}
+
+/// A run in whose first process something goes wrong. Every item is done; gives how many workers were replaced.
+async fn restarts_of(workers: usize, fault: &str) -> u64 {
+    const N: u64 = 60;
+    let mut place = workplace(N, workers);
+    let once = place.path("once");
+    let workers = place.faulty_workers(&[(FAULT, fault), (FAULT_ONCE, once.to_str().unwrap())]);
+    let options = impatient(&mut place, fault, workers);
+    let outcome = place.run_with(options).await;
+    assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
+    all_copied(&place, N, fault);
+    assert!(once.exists(), "`{fault}`: no worker misbehaved");
+    restarts(&outcome)
+}
+
+/// What else a worker may do wrong, `fault_tests` of the runtime play in memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_worker_that_hangs_or_says_nothing_or_rubbish_costs_no_item() {
+    for fault in ["hang-on-batch:2", "garbage", "never-hello"] {
+        restarts_of(2, fault).await;
+    }
+    assert_eq!(restarts_of(2, "stubborn").await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_worker_that_misbehaves_once_costs_no_item() {
-    const N: u64 = 60;
-    let deadly = [
-        "segfault-on-batch:1",
-        "segfault-on-batch:3",
-        "abort-on-batch:2",
-        "exit0-on-batch:2",
-        "hang-on-batch:2",
-        "device-error-on-batch:2",
-        "wrong-batch",
-        "old-batch",
-        "half-frame",
-        "garbage",
-        "die-on-load",
-        "never-hello",
-    ];
-    let harmless =
-        ["fail-on-batch:2", "oom-above:1", "slow-start:300", "slow:20", "flood-stderr", "stubborn"];
-    for fault in deadly.into_iter().chain(harmless) {
-        let mut place = workplace(N, 4);
-        let once = place.path("once");
-        let workers = place.faulty_workers(&[(FAULT, fault), (FAULT_ONCE, once.to_str().unwrap())]);
-        let options = impatient(&mut place, fault, workers);
-        let outcome = place.run_with(options).await;
-        assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
-        all_copied(&place, N, fault);
-        assert!(once.exists(), "`{fault}`: no worker misbehaved");
-        if harmless.contains(&fault) {
-            assert_eq!(restarts(&outcome), 0, "`{fault}`");
+async fn a_worker_that_dies_at_any_point_costs_no_item() {
+    for how in ["kill", "abort", "exit0"] {
+        // Before it has run a batch, in its first one, and in a later one. The only worker dies: no other one can have done the batch that it dies of.
+        let of_runs = ["unread", "run", "outputs", "half-answer", "answered"];
+        let of_runs = of_runs.iter().flat_map(|point| [1, 3].map(|n| format!("{point}:{n}")));
+        for point in ["start", "hello", "load", "loaded"].map(str::to_owned).into_iter().chain(of_runs) {
+            let fault = format!("{how}-at-{point}");
+            assert_eq!(restarts_of(1, &fault).await, 1, "`{fault}`");
         }
+        // The end of one that is asked to end harms nothing. All of them are.
+        let fault = format!("{how}-at-hang-up");
+        let place = workplace(60, 2);
+        let outcome = place.run_with(hurried(place.faulty_workers(&[(FAULT, &fault)]))).await;
+        assert_eq!((outcome.exit_code, restarts(&outcome)), (0, 0), "`{fault}`: {:?}", outcome.problems);
+        all_copied(&place, 60, &fault);
     }
 }
 
@@ -50,11 +58,11 @@ async fn one_worker_that_misbehaves_once_costs_no_item() {
 async fn workers_that_never_serve_end_the_run_with_69_and_no_item_is_blamed() {
     for (fault, says) in [
         ("never-hello", "did not say hello in time; its last words: not saying hello, as asked"),
-        ("die-on-load", "killed by SIGABRT"),
+        ("abort-at-load", "killed by SIGABRT"),
         ("load-failed", "the test worker was asked not to load"),
         ("garbage", "sent something unreadable"),
     ] {
-        let mut place = workplace(24, 4);
+        let mut place = workplace(24, 2);
         let workers = place.faulty_workers(&[(FAULT, fault)]);
         let mut options = impatient(&mut place, fault, workers);
         // None of them says anything in time: no honest one can be given up.
@@ -83,7 +91,7 @@ async fn a_program_that_is_no_worker_ends_the_run_with_its_last_words() {
         ("echo this is no frame at all, however long it is >&3; exec sleep 600", "sent something unreadable"),
         ("kill -SEGV $$", "killed by SIGSEGV"),
     ] {
-        let place = workplace(12, 4);
+        let place = workplace(12, 2);
         let mut launcher = place.workers_of_ours();
         launcher.program = "/bin/sh".into();
         launcher.args = vec!["-c".into(), script.into()];

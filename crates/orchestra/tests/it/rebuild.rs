@@ -5,17 +5,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::common::number_stages::{TestStage, is_tensor};
 use crate::common::{AS_IT_IS, Workplace, bounded, each_shows_its_own_picture};
 use futures::future::join_all;
 use orchestra::StartOptions;
-use orchestra::kind::{
-    Connect, Draft, Emit, Fields, Map, MapRun, Refusal, Reported, Runs, StageConnected, StageContext,
-    StageKind, Value,
-};
-use orchestra::trace::{
-    BatchNumber, BatchTrace, DeviceTrace, EndedItems, RunBegan, RunEnded, RunTracer, TaskTrace, Tracer,
-    WorkerTrace,
-};
+use orchestra::kind::{ColumnType, Schema, Value};
+use orchestra::trace::{BatchNumber, EndedItems, RunBegan, RunTracer, Tracer};
 use orchestra_testkit::images::index_of_blocks;
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;
@@ -47,89 +42,26 @@ fn panicking(
             panic!("a bug, as asked");
         }
     };
-    let trace = Some(Arc::new(Panics(Arc::new(bug))) as Arc<dyn Tracer>);
+    let tracer = Panics { at_batches: Arc::new(bug), at_ends: Arc::new(|| {}) };
+    let trace = Some(Arc::new(tracer) as Arc<dyn Tracer>);
     (StartOptions { trace, ..place.options() }, panics)
 }
 
-/// A tracer that runs some code for each batch that is sent, and notes nothing.
+/// A tracer that runs some code for each batch that is sent, and some whenever items have ended. It notes nothing.
 #[derive(Clone)]
-struct Panics(Arc<dyn Fn() + Send + Sync>);
-
-/// A tracer that panics whenever items have ended.
-struct PanicsAtEnds(Arc<AtomicU32>);
-
-impl Tracer for PanicsAtEnds {
-    fn begin(&self, _: RunBegan) -> Arc<dyn RunTracer> {
-        Arc::new(Self(Arc::clone(&self.0)))
-    }
+struct Panics {
+    at_batches: Arc<dyn Fn() + Send + Sync>,
+    at_ends: Arc<dyn Fn() + Send + Sync>,
 }
 
-impl RunTracer for PanicsAtEnds {
-    fn number_batch(&self) -> BatchNumber {
-        BatchNumber { number: 0, context: None }
-    }
-
-    fn items_ended(&self, _: &[EndedItems]) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        panic!("a bug, as asked");
-    }
-
-    fn batch_ended(&self, _: Arc<BatchTrace>) {}
-    fn worker(&self, _: WorkerTrace) {}
-    fn device(&self, _: DeviceTrace) {}
-    fn task(&self, _: TaskTrace) {}
-    fn ended(&self, _: RunEnded) {}
-}
-
-/// `kind = "falls"`: passes rows on, but cannot be started the first time.
-#[derive(Debug, Clone, Default)]
-struct Falls(Arc<AtomicU32>);
-
-impl StageKind for Falls {
-    fn name(&self) -> &'static str {
-        "falls"
-    }
-
-    fn about(&self) -> &'static str {
-        "A stage of a test."
-    }
-
-    fn read(&self, _: &mut Fields<'_, '_>) -> Option<Draft> {
-        Some(Draft::Stage(Box::new(self.clone())))
-    }
-}
-
-impl Connect for Falls {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
-        let column = stage.column(0, "anything", |_| true)?;
-        let gives = stage.inputs[0].gives.0[column].clone();
-        Ok(StageConnected {
-            gives: orchestra::kind::Schema(vec![gives]),
-            reads: vec![(0, column)],
-            runs: Runs::Map(Arc::new(self.clone())),
-            settings: serde_json::json!({}),
-            details: Vec::new(),
-            about: "falls".to_owned(),
-        })
-    }
-}
-
-impl Map for Falls {
-    fn start(&self) -> Box<dyn MapRun> {
-        assert!(self.0.fetch_add(1, Ordering::Relaxed) > 0, "a bug, as asked");
-        Box::new(self.clone())
-    }
-
-    /// On the blocking pool.
-    fn cost(&self) -> usize {
-        usize::MAX
-    }
-}
-
-impl MapRun for Falls {
-    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+/// `kind = "falls"`: passes rows on, on the blocking pool, but cannot be started the first time.
+fn falls(starts: Arc<AtomicU32>) -> TestStage {
+    let gives = |ty: &ColumnType| Schema::of("blocks", ty.clone());
+    let stage = TestStage::new("falls", is_tensor, gives, |inputs, emit| {
         inputs[0].with_tensor(|tensor| emit.row(&[Value::Tensor(*tensor)]))
-    }
+    });
+    let begins = move || assert!(starts.fetch_add(1, Ordering::Relaxed) > 0, "a bug, as asked");
+    TestStage { cost: usize::MAX, begins: Arc::new(begins), ..stage }
 }
 
 impl Tracer for Panics {
@@ -140,16 +72,13 @@ impl Tracer for Panics {
 
 impl RunTracer for Panics {
     fn number_batch(&self) -> BatchNumber {
-        (self.0)();
+        (self.at_batches)();
         BatchNumber { number: 0, context: None }
     }
 
-    fn batch_ended(&self, _: Arc<BatchTrace>) {}
-    fn items_ended(&self, _: &[EndedItems]) {}
-    fn worker(&self, _: WorkerTrace) {}
-    fn device(&self, _: DeviceTrace) {}
-    fn task(&self, _: TaskTrace) {}
-    fn ended(&self, _: RunEnded) {}
+    fn items_ended(&self, _: &[EndedItems]) {
+        (self.at_ends)();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -182,7 +111,13 @@ async fn a_pipeline_that_always_falls_over_ends_with_70_and_can_be_resumed() {
 async fn a_tracer_that_panics_when_items_have_ended_is_no_matter_of_the_run() {
     let place = workplace();
     let panics = Arc::new(AtomicU32::new(0));
-    let trace = Some(Arc::new(PanicsAtEnds(Arc::clone(&panics))) as Arc<dyn Tracer>);
+    let counted = Arc::clone(&panics);
+    let bug = move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        panic!("a bug, as asked");
+    };
+    let tracer = Panics { at_batches: Arc::new(|| {}), at_ends: Arc::new(bug) };
+    let trace = Some(Arc::new(tracer) as Arc<dyn Tracer>);
     let outcome = place.run_with(StartOptions { trace, ..place.options() }).await;
     Workplace::must_end_with(&outcome, 0);
     assert!(panics.load(Ordering::Relaxed) > 0);
@@ -200,10 +135,11 @@ async fn a_panic_on_the_blocking_pool_ends_in_a_pipeline_that_is_built_anew() {
         .add("[stages.after]\nkind = \"falls\"\nfrom = \"read.blocks\"")
         .sink("all", "after", "")
         .devices(1);
-    let falls = Falls::default();
-    let outcome = place.run_plan(place.plan_with(orchestra::kinds().with_stage(falls.clone()))).await;
+    let starts = Arc::new(AtomicU32::new(0));
+    let kinds = orchestra::kinds().with_stage(falls(Arc::clone(&starts)));
+    let outcome = place.run_plan(place.plan_with(kinds)).await;
     Workplace::must_end_with(&outcome, 0);
-    assert!(falls.0.load(Ordering::Relaxed) > 1);
+    assert!(starts.load(Ordering::Relaxed) > 1);
     let records = place.records(&["all.jsonl"]);
     records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
     each_shows_its_own_picture(&records, "all.jsonl", "blocks");

@@ -6,7 +6,7 @@ use std::fs;
 
 use crate::common::number_stages::{SCATTER, Stage, n_parts};
 use crate::common::{AS_IT_IS, Workplace, numbers, until};
-use orchestra::kind::{Fan, Kinds};
+use orchestra::kind::Kinds;
 use orchestra::{Earlier, Plan, PlanOptions, RenderStyle, StartOptions};
 use orchestra_testkit::images::{Kind, write_bad_pictures, write_pictures};
 use orchestra_testkit::models;
@@ -15,8 +15,7 @@ use serde_json::Value;
 /// Of a row `2 index + 1, 2 part + 1`, of which the first is the larger, that of every other part turned round.
 const TURNED: Stage = Stage {
     name: "turned",
-    fan: Fan::One,
-    parts: |_| 1,
+    parts: None,
     work: |row, emit| emit(&if is_even(row[1]) { [row[0], row[1]] } else { [row[1], row[0]] }),
 };
 
@@ -70,6 +69,8 @@ fn all_forms(items: u64) -> Workplace {
         ("every", "op = \"concat\""),
         ("most", "op = \"max\"\nby = \"class\""),
         ("spread", "op = \"histogram\"\nrange = [1, 11]\nbins = 5\nby = \"class\""),
+        ("joined", "op = \"concat\"\njoin = true\nby = \"class\""),
+        ("of_folder", "op = \"concat\"\njoin = true\nby_folder = true"),
     ] {
         place
             .add(&format!("[stages.{name}]\nkind = \"reduce\"\nfrom = \"read\"\n{more}"))
@@ -78,7 +79,8 @@ fn all_forms(items: u64) -> Workplace {
     place
 }
 
-const FORMS: [&str; 8] = ["total", "mean", "least", "bins", "number", "every", "most", "spread"];
+const FORMS: [&str; 10] =
+    ["total", "mean", "least", "bins", "number", "every", "most", "spread", "joined", "of_folder"];
 
 /// How many of these rows have this number of theirs in each of five bins from 1 to 11, of which the last holds its end.
 fn in_bins<'a>(rows: impl Iterator<Item = &'a [f32; 2]> + Clone, at: usize) -> [f32; 5] {
@@ -112,7 +114,7 @@ fn must_be_of_the_rows(place: &Workplace, items: u64) {
         let of_class = rows.iter().map(|(_, row)| row).filter(|row| is_even(row[1]) == are_even);
         of_class.copied().collect::<Vec<[f32; 2]>>()
     };
-    for name in ["mean", "most", "spread"] {
+    for name in ["mean", "most", "spread", "joined"] {
         assert_eq!(place.n_lines(&format!("{name}.jsonl")), 2, "one for each class");
     }
     for line in place.lines("mean.jsonl") {
@@ -140,6 +142,14 @@ fn must_be_of_the_rows(place: &Workplace, items: u64) {
     let mut sorted = rows;
     sorted.sort_by(|(a, x), (b, y)| a.cmp(b).then(x[1].partial_cmp(&y[1]).unwrap()));
     assert_eq!(every, sorted, "in the order of the items and of their parts");
+    let flat = |rows: &mut dyn Iterator<Item = [f32; 2]>| rows.flatten().collect::<Vec<f32>>();
+    for line in place.lines("joined.jsonl") {
+        let are_even = line["item"] == "even";
+        let mut of_class = sorted.iter().map(|(_, row)| *row).filter(|row| is_even(row[1]) == are_even);
+        assert_eq!(numbers(&line, "y"), flat(&mut of_class), "in that order, too");
+    }
+    let [of_folder] = place.lines("of_folder.jsonl").try_into().unwrap();
+    assert_eq!(numbers(&of_folder, "y"), flat(&mut sorted.iter().map(|(_, row)| *row)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,18 +1,15 @@
-//! What a run tells its tracer, with real files, workers and a journal: each item and each batch once, with the whole way of it, also
-//! when workers are killed and however the run ends.
+//! What a run tells its tracer, with real files, workers and a journal: each item and each batch once, however the run ends. Deaths of workers, and
+//! what is told of each batch, are in `fault_tests/told.rs`.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::common::{AS_IT_IS, ROW, Workplace, bounded, until};
 use orchestra::trace::{
-    BatchEnd, BatchNumber, BatchTrace, DeviceTrace, EndedItems, ItemEnd, ItemTrace, RunBegan, RunEnded,
-    RunTracer, TaskTrace, Tracer, WorkerStep, WorkerTrace,
+    BatchNumber, BatchTrace, EndedItems, ItemTrace, RunBegan, RunEnded, RunTracer, Tracer,
 };
 use orchestra::{RunHandle, StartOptions};
-use orchestra_core::batching::LeaveReason;
 use orchestra_testkit::models;
 
 const ITEMS: u64 = 300;
@@ -23,7 +20,6 @@ struct Told {
     numbers: AtomicU64,
     batches: Mutex<Vec<Arc<BatchTrace>>>,
     items: Mutex<Vec<ItemTrace>>,
-    workers: Mutex<Vec<WorkerTrace>>,
     ends: Mutex<Vec<RunEnded>>,
 }
 
@@ -48,14 +44,6 @@ impl RunTracer for Told {
         let mut told = self.items.lock().unwrap();
         told.extend(items.iter().flat_map(EndedItems::items).map(|item| item.trace()));
     }
-
-    fn worker(&self, step: WorkerTrace) {
-        self.workers.lock().unwrap().push(step);
-    }
-
-    fn device(&self, _: DeviceTrace) {}
-
-    fn task(&self, _: TaskTrace) {}
 
     fn ended(&self, end: RunEnded) {
         self.ends.lock().unwrap().push(end);
@@ -93,62 +81,6 @@ fn told_once(told: &Told) -> u64 {
     let ids: BTreeSet<_> = items.iter().map(|i| i.id).collect();
     assert_eq!(ids.len(), items.len(), "each item once");
     items.len() as u64
-}
-
-/// The steps of a done item follow each other, from the file to the journal.
-fn goes_forward(item: &ItemTrace) {
-    let steps = &item.steps;
-    let loading = steps.loading.unwrap();
-    let mut times = vec![loading.began, loading.read.unwrap(), loading.left];
-    for (stage, queued) in &steps.queued {
-        times.push(*queued);
-        for batch in steps.batches.iter().filter(|b| b.stage == *stage) {
-            times.extend([batch.sent, batch.ended]);
-        }
-        let done = steps.batches.iter().filter(|b| b.stage == *stage && b.end == BatchEnd::Done);
-        assert_eq!(done.count(), 1, "one attempt at each stage gave the result");
-    }
-    times.extend([item.handed, item.ended]);
-    assert_eq!(steps.queued.len(), 2);
-    assert!(times.is_sorted(), "{times:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn every_item_and_batch_of_a_run_is_told_once_with_its_way_also_when_workers_are_killed() {
-    let place = workplace();
-    fs::write(place.path("images/broken.png"), b"no picture").unwrap();
-    // Both kills come before the end.
-    place.gate().close_after(150).unwrap();
-    let (told, run) = start(&place).await;
-    for lines in [20, 80] {
-        until("there are results", || place.n_lines("all.jsonl") > lines).await;
-        place.kill_a_worker(lines == 20);
-    }
-    place.gate().open().unwrap();
-    let outcome = bounded("the run ends", run.wait()).await;
-    Workplace::must_end_with(&outcome, 65);
-    assert_eq!(told_once(&told), ITEMS + 1);
-    let items = told.items.lock().unwrap();
-    let (done, failed): (Vec<_>, Vec<_>) = items.iter().partition(|i| i.end == ItemEnd::Done);
-    assert_eq!((done.len() as u64, failed.len()), (ITEMS, 1));
-    done.into_iter().for_each(goes_forward);
-    let ItemEnd::Failed(failure) = &failed[0].end else { panic!("{:?}", failed[0]) };
-    assert!(failure.kind.as_str() == "decode" && failed[0].name.contains("broken"));
-    let batches = told.batches.lock().unwrap();
-    let lost = batches.iter().filter(|b| matches!(b.end, BatchEnd::WorkerLost { .. })).count();
-    let died = told.workers.lock().unwrap().iter().filter(|s| is_death(s)).count();
-    assert!(died >= 1, "a worker was killed");
-    assert!(batches.iter().all(|b| b.end != BatchEnd::GivenUp));
-    let again = batches.iter().any(|b| [LeaveReason::Retry, LeaveReason::Split].contains(&b.reason));
-    assert!(lost == 0 || again, "what was lost was sent again");
-    let ends = told.ends.lock().unwrap();
-    assert_eq!(ends.len(), 1);
-    assert_eq!((ends[0].done, ends[0].failed, ends[0].exit_code), (ITEMS, 1, Some(65)));
-    assert!(items.iter().all(|i| i.ended <= ends[0].at), "the end comes last");
-}
-
-fn is_death(step: &WorkerTrace) -> bool {
-    matches!(&step.step, WorkerStep::Ended { exit, .. } if *exit != orchestra::WorkerExit::Clean)
 }
 
 #[tokio::test(flavor = "multi_thread")]

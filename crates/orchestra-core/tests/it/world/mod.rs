@@ -1,8 +1,6 @@
 //! A run without processes: items fill slots, batches close, a ledger gives them to workers that die in every way, replacements come for the
 //! workers, and a lineage joins what comes out. Time is a number. What must always hold is asserted while it runs (`checks.rs`).
 
-#![allow(dead_code, reason = "each test file uses its own part")]
-
 mod checks;
 mod devices;
 mod setup;

@@ -55,7 +55,6 @@ fn long_names_are_read_in_each_form_and_what_is_no_file_is_passed_over() {
     assert_eq!(members[..2], [PassedOver::Folder, PassedOver::OtherEntry].map(Member::PassedOver));
 }
 
-/// Names and contents.
 fn files<'a>(bytes: &'a [u8], members: &'a [Member<Place>]) -> Vec<(&'a str, Result<&'a [u8], Astray>)> {
     let file = |member: &'a Member<Place>| match member {
         Member::File { name, place } => {

@@ -51,7 +51,6 @@ pub fn picture(width: u32, height: u32) -> RgbImage {
     })
 }
 
-/// `picture` as a file.
 pub fn encoded(picture: &DynamicImage, format: ImageFormat) -> Vec<u8> {
     let mut file = Cursor::new(Vec::new());
     picture.write_to(&mut file, format).unwrap();
@@ -96,6 +95,17 @@ pub fn difference(a: &[u8], b: &[u8]) -> (u8, f64) {
     let differences = a.iter().zip(b).map(|(a, b)| a.abs_diff(*b));
     let sum: f64 = differences.clone().map(f64::from).sum();
     (differences.max().unwrap_or(0), sum / a.len() as f64)
+}
+
+/// A file of `tests/golden`.
+pub fn golden(name: &str) -> Vec<u8> {
+    std::fs::read(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)).unwrap()
+}
+
+/// A chunk of a PNG file.
+pub fn png_chunk(name: &[u8; 4], payload: &[u8]) -> Vec<u8> {
+    let body = [name.as_slice(), payload].concat();
+    [&(payload.len() as u32).to_be_bytes()[..], &body, &crc32fast::hash(&body).to_be_bytes()].concat()
 }
 
 /// The gray version of a picture.

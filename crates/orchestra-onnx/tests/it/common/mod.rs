@@ -1,7 +1,5 @@
 //! What the tests of the worker share: the runtime library, models in a folder of their own, an arena with a worker on it.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -136,7 +134,6 @@ impl Setup {
     }
 }
 
-/// A worker process.
 pub struct Process(pub WorkerClient);
 
 impl Process {

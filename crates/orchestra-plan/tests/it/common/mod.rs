@@ -1,5 +1,4 @@
 //! A world in memory for the planner: models, files, sources and machines that need no disk. Plans nothing itself.
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::collections::HashMap;
 use std::io;

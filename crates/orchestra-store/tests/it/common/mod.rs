@@ -1,7 +1,5 @@
 //! A small run over the journal whose records name their items, so that files can be compared with the finished set.
 
-#![allow(dead_code, reason = "each test file uses its own part")]
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

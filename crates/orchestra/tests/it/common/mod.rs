@@ -17,7 +17,6 @@ use orchestra::{
     RenderStyle, RunHandle, RunOutcome, StartOptions, StartRunError, WorkerMemory,
 };
 use orchestra_core::DType;
-use orchestra_testkit::faulty::{FAULT, FAULT_ONCE};
 use orchestra_testkit::gate::Gate;
 use orchestra_testkit::images::{self, Kind, index_of_blocks};
 use orchestra_testkit::leaks::{self, Holdings};
@@ -442,17 +441,6 @@ pub fn impatient(place: &mut Workplace, fault: &str, launcher: impl Launcher + '
         options.timeouts.handshake = Duration::from_secs(5);
     }
     options
-}
-
-/// A run of [`copying`] in whose first process something goes wrong: one worker is replaced, and every item is done.
-pub async fn one_replaced(place: &mut Workplace, items: u64, fault: &str) {
-    let once = place.path("once");
-    let workers = place.faulty_workers(&[(FAULT, fault), (FAULT_ONCE, once.to_str().unwrap())]);
-    let options = impatient(place, fault, workers);
-    let outcome = place.run_with(options).await;
-    assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
-    all_copied(place, items, fault);
-    assert_eq!(restarts(&outcome), 1, "`{fault}`: {:?}", outcome.report.devices);
 }
 
 /// The records of the only sink of [`copying`], each of which shows its own picture.
