@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::common::{Blocks, Workplace, write_pictures};
+use crate::common::Workplace;
 use crate::moto::Moto;
 use crate::part_kills::kill_at;
-use rustix::process::Signal;
 
 /// Ten rows of which the last one fails, and a sink of each kind that writes something when all of them have ended.
 const SINKS: &str = r#"
@@ -66,7 +65,7 @@ fn place() -> Workplace {
              [tasks.after_{name}]\nafter = [\"sinks.{name}\"]\ncommand = \"cp -r out/{name}* {{output}}/\"\n"
         )
     });
-    fs::write(place.workflow(), SINKS.to_owned() + &tasks.concat()).unwrap();
+    place.write(SINKS.to_owned() + &tasks.concat());
     place
 }
 
@@ -137,20 +136,6 @@ fn a_run_that_is_killed_around_the_end_of_a_pipeline_gives_each_record_once_and_
 }
 
 #[test]
-fn a_run_that_is_killed_while_its_last_commands_run_writes_no_result_twice() {
-    let place = place();
-    place.edit("[tasks.asks_lines]", "[tasks.waits]\nafter = [\"sinks.lines\"]\ncommand = \"touch began; test -e go || sleep 1000\"\n[tasks.asks_lines]");
-    let mut run = place.start(&[]);
-    assert!(run.until("a command runs", || place.path("began").exists()), "{}", run.said());
-    run.signal(Signal::KILL);
-    run.wait();
-    place.no_process_is_left();
-    fs::write(place.path("go"), "").unwrap();
-    place.run(&[]).must_exit(65).must_say(&["15 tasks, 15 done"]);
-    all_was_seen(&place);
-}
-
-#[test]
 fn a_command_after_a_sink_does_not_wait_for_other_pipelines() {
     let place = Workplace::with_gate(16);
     place.edit(
@@ -161,7 +146,7 @@ fn a_command_after_a_sink_does_not_wait_for_other_pipelines() {
     );
     place.close_gate_after(0);
     let mut run = place.start(&[]);
-    assert!(run.until("the command has run", || place.path("seen").exists()), "{}", run.said());
+    run.must_reach("the command has run", || place.path("seen").exists());
     assert_eq!(place.n_results(), 0, "the other pipeline waits at its gate");
     place.open_gate();
     run.wait().must_exit(0).must_say(&["26 done", "1 task, 1 done"]);
@@ -170,8 +155,7 @@ fn a_command_after_a_sink_does_not_wait_for_other_pipelines() {
 #[test]
 fn a_command_after_a_sink_in_a_bucket_finds_its_parts_and_their_manifest() {
     let Some(moto) = Moto::start() else { return };
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), 8);
+    let place = Workplace::with_pictures(8);
     let list = "import boto3, os, sys; bucket, prefix = sys.argv[1].removeprefix('s3://').split('/')[:2]; \
                 s3 = boto3.client('s3', endpoint_url=os.environ['AWS_ENDPOINT_URL'], region_name='us-east-1'); \
                 print(*sorted(o['Key'] for o in s3.list_objects_v2(Bucket=bucket, Prefix=prefix)['Contents']))";
@@ -190,8 +174,7 @@ fn a_command_after_a_sink_in_a_bucket_finds_its_parts_and_their_manifest() {
         );
     }
     place.edit("[devices]", &(tables + "[devices]"));
-    let file = place.workflow();
-    let run = place.start_command_with(&["run", file.to_str().unwrap()], &moto.variables());
+    let run = place.start_with(&moto.variables());
     run.wait().must_exit(0).must_say(&["4 tasks, 4 done"]);
     for (name, kind) in [("total", "jsonl"), ("rows", "parquet"), ("packed", "tar"), ("cells", "csv")] {
         let log = place.out().join(format!("tasks/see_{name}/attempt-1.log"));

@@ -6,23 +6,19 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 
-use crate::common::{Blocks, Workplace, drawn, write_pictures};
+use crate::common::{Blocks, Workplace, drawn, shows_its_own};
 use orchestra_testkit::images::{write_bad_pictures, write_picture};
 use orchestra_testkit::records::{ItemKey, items};
-use orchestra_testkit::size::scaled;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 #[test]
 fn each_bad_picture_of_a_folder_fails_alone_and_by_name() {
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), 300);
+    let place = Workplace::with_pictures(300);
     let bad = write_bad_pictures(&place.images()).unwrap();
     place.run(&[]).must_exit(65).must_say(&["300 done, 5 failed", "failures.jsonl"]);
     // Names that start with `bad-` come behind those that start with digits.
     let records = place.must_hold(&items("scans", 0..300), &items("scans", 300..305));
-    for key in records.done.keys() {
-        assert_eq!(drawn(&records, key), key.index);
-    }
+    shows_its_own(&records);
     for failure in place.failures() {
         let keys: Vec<&str> = failure.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(
@@ -117,25 +113,6 @@ fn whatever_a_manifest_names_ends_under_its_own_name() {
         "two\nlines and \"quotes\", commas.png"
     );
     place.nothing_is_left();
-}
-
-#[test]
-fn more_failures_than_allowed_stop_the_run_and_what_is_left_can_go_on() {
-    let place = Workplace::with_blocks(&Blocks { more: "[limits]\nmax_failed = 10\n", ..Blocks::default() });
-    // Many more than may be read beyond the first failure that has no end yet: a busy machine reads on until the stop has come to the sources.
-    let n = scaled(20_000, 8_000);
-    write_pictures(&place.images(), n);
-    // The first hundred.
-    for index in 0..100 {
-        fs::write(place.images().join(format!("{index:08}.png")), b"no picture").unwrap();
-    }
-    place.run(&[]).must_exit(65).must_say(&["limits.max_failed"]);
-    let report = place.report();
-    assert!(report["items"]["failed"].as_u64().unwrap() > 10, "{report}");
-    assert!(report["items"]["read"].as_u64().unwrap() < n, "the run was not stopped: {report}");
-    place.nothing_is_left();
-    place.run(&["--set", "limits.max_failed=1000"]).must_exit(65);
-    place.must_hold(&items("scans", 100..n), &items("scans", 0..100));
 }
 
 fn sorted(mut names: Vec<&str>) -> Vec<&str> {

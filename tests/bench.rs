@@ -2,22 +2,18 @@
 //! does not judge.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::common::{Blocks, Ended, Workplace, write_pictures};
+use crate::common::{Blocks, Ended, Workplace, repository, write_pictures};
 use rustix::process::Signal;
 use serde_json::Value;
 
 const SHORT: [&str; 4] = ["--runs", "2", "--seconds", "0.05"];
 
-fn example() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/workflow.toml").canonicalize().unwrap()
-}
-
 fn bench(place: &Workplace, file: &Path, more: &[&str]) -> Ended {
     let mut arguments = vec!["bench", file.to_str().unwrap()];
     arguments.extend(more);
-    place.start_command(&arguments).wait()
+    place.command(&arguments)
 }
 
 fn json(ended: &Ended) -> Value {
@@ -43,7 +39,7 @@ fn blocks() -> Workplace {
 fn the_figures_of_the_example_agree_with_each_other() {
     let place = Workplace::new();
     let arguments = ["--runs", "2", "--seconds", "0.05", "--items", "10000", "--repeat", "100", "--json"];
-    let report = json(&bench(&place, &example(), &arguments));
+    let report = json(&bench(&place, &repository().join("examples/digits/workflow.toml"), &arguments));
     assert_eq!(
         (&report["workflow"], &report["items"], &report["items_total"]),
         (&"digits".into(), &10_000.into(), &400.into())
@@ -70,34 +66,26 @@ fn the_figures_of_the_example_agree_with_each_other() {
 }
 
 #[test]
-fn a_stage_behind_a_split_has_as_many_rows_as_there_are_parts() {
-    let place = Workplace::new();
-    let pages = example().parent().unwrap().join("../pages/workflow.toml").canonicalize().unwrap();
-    let report =
-        json(&bench(&place, &pages, &["--runs", "1", "--seconds", "0.05", "--items", "20", "--json"]));
-    let rows: Vec<f64> =
-        report["models"].as_array().unwrap().iter().map(|model| number(&model["rows_per_item"])).collect();
-    assert!(rows.len() == 2 && rows[0] == 1.0 && rows[1] > 2.0, "{report}");
-    place.nothing_is_left();
-}
-
-#[test]
 fn a_run_without_a_steady_state_has_no_ratio_but_a_way_to_have_one() {
     let place = Workplace::new();
     let repeat = |ended: &Ended| -> u64 {
         let said = ended.must_exit(0).stdout.split("`--repeat ").nth(1).unwrap_or_default();
         said.split('`').next().unwrap().parse().unwrap_or_else(|_| panic!("{}", ended.stdout))
     };
-    let short = bench(&place, &example(), &SHORT);
+    let short = bench(&place, &repository().join("examples/digits/workflow.toml"), &SHORT);
     assert!(repeat(&short) > 1 && !short.stdout.contains("run / limit"), "{}", short.stdout);
-    assert!(short.stdout.contains("too short "), "{}", short.stdout);
+    short.must_print(&["too short "]);
     let arguments = [&SHORT[..], &["--items", "20"]].concat();
-    let few = bench(&place, &example(), &arguments);
+    let few = bench(&place, &repository().join("examples/digits/workflow.toml"), &arguments);
     assert!(repeat(&few) > 1 && few.stdout.contains("without `--items`"), "{}", few.stdout);
     let arguments = [&SHORT[..], &["--items", "20", "--repeat", "1000000000"]].concat();
-    let few = bench(&place, &example(), &arguments);
-    assert!(few.stdout.contains("take `--items "), "{}", few.stdout);
-    let report = json(&bench(&place, &example(), &[&SHORT[..], &["--items", "20", "--json"]].concat()));
+    let few = bench(&place, &repository().join("examples/digits/workflow.toml"), &arguments);
+    few.must_print(&["take `--items "]);
+    let report = json(&bench(
+        &place,
+        &repository().join("examples/digits/workflow.toml"),
+        &[&SHORT[..], &["--items", "20", "--json"]].concat(),
+    ));
     assert_eq!((&report["too_short"], &report["ratio"]), (&true.into(), &Value::Null));
     place.nothing_is_left();
 }
@@ -109,9 +97,9 @@ fn the_table_says_what_was_measured_and_what_failed() {
     let ended = bench(&place, &place.workflow(), &SHORT);
     ended.must_exit(0).must_say(&["a first look at the items", "round 2 of 2: run"]);
     for part in ["blocks: 41 of 41 items", "loading", "stage read", "limit, set by cores", "run, items/s"] {
-        assert!(ended.stdout.contains(part), "`{part}` is missing:\n{}", ended.stdout);
+        ended.must_print(&[part]);
     }
-    assert!(ended.stdout.contains("1 item of 41"), "{}", ended.stdout);
+    ended.must_print(&["1 item of 41"]);
     assert!(!place.out().exists(), "the output folder of the workflow is not touched");
     place.nothing_is_left();
 }
@@ -122,7 +110,7 @@ fn what_cannot_be_measured_ends_as_a_run_would() {
     let text = fs::read_to_string(place.workflow()).unwrap();
     let with = |from: &str, to: &str| {
         assert!(text.contains(from));
-        fs::write(place.workflow(), text.replace(from, to)).unwrap();
+        place.write(text.replace(from, to));
         let measured = bench(&place, &place.workflow(), &SHORT);
         let code = measured.status.code().unwrap();
         assert_eq!(measured.stdout, "");
@@ -134,7 +122,7 @@ fn what_cannot_be_measured_ends_as_a_run_would() {
         .must_exit(69)
         .must_say(&["device `cuda:99` is not available"]);
     with("kind = \"infer\"", "kind = \"infr\"").must_exit(78);
-    fs::write(place.workflow(), &text).unwrap();
+    place.write(&text);
     bench(&place, &place.path("none.toml"), &SHORT).must_exit(78).must_say(&["none.toml"]);
     bench(&place, &place.workflow(), &["--runs", "0"]).must_exit(2);
     place.nothing_is_left();
@@ -148,7 +136,7 @@ fn a_workflow_without_models_or_pictures_says_so() {
     }
     bench(&place, &place.workflow(), &SHORT).must_exit(65).must_say(&["none of the 40 items", "error"]);
     let text = fs::read_to_string(place.workflow()).unwrap();
-    fs::write(place.workflow(), text.replace("from = \"read\"", "from = \"pixels\"")).unwrap();
+    place.write(text.replace("from = \"read\"", "from = \"pixels\""));
     bench(&place, &place.workflow(), &SHORT)
         .must_exit(78)
         .must_say(&["no stage of the workflow runs in worker processes"]);
@@ -168,12 +156,12 @@ fn a_measurement_that_is_interrupted_in_any_part_leaves_nothing() {
         place.nothing_is_left();
     };
     let mut loading = bench("3600");
-    assert!(loading.until_it_says("round 1 of 1000: loading"));
+    loading.must_say("round 1 of 1000: loading");
     interrupted(loading);
     let mut inferring = bench("0.05");
-    assert!(inferring.until_it_says("round 1 of 1000: stage read"));
+    inferring.must_say("round 1 of 1000: stage read");
     interrupted(inferring);
     let mut running = bench("0.05");
-    assert!(running.until_it_says("round 2 of 1000: run"));
+    running.must_say("round 2 of 1000: run");
     interrupted(running);
 }

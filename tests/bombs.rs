@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use crate::common::{Blocks, Workplace, write_pictures};
+use crate::common::{Workplace, write_pictures};
 use crate::hostile_files::ends::must_end;
 use crate::hostile_files::pictures::{pictures, repeated_zlib};
 use crate::peak::{MOST, peak_and_end, peak_of};
@@ -14,8 +14,7 @@ const NEIGHBOURS: u64 = 60;
 
 #[test]
 fn each_crafted_picture_is_a_failure_by_name_or_its_row_and_its_neighbours_are_done() {
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), NEIGHBOURS);
+    let place = Workplace::with_pictures(NEIGHBOURS);
     // Behind the others by their names, in their own order.
     let bombs = pictures();
     for (name, bytes, _) in &bombs {
@@ -33,16 +32,13 @@ fn each_crafted_picture_is_a_failure_by_name_or_its_row_and_its_neighbours_are_d
 
 /// A workflow with this source `s`, and nothing but its column.
 fn place_of(source: &str, column: &str) -> Workplace {
-    let place = Workplace::new();
     let stage = match column {
         "picture" => "[stages.all]\nkind = \"image\"\nfrom = \"s\"\nsize = [8, 8]\n",
         _ => "[stages.all]\nkind = \"filter\"\nkeep = \"true\"\nfrom = \"s\"\n",
     };
-    let text = format!(
+    Workplace::of(format!(
         "version = 1\n[sources.s]\n{source}\n{stage}[sinks.results]\nkind = \"jsonl\"\nfrom = \"all\"\npath = \"results.jsonl\"\n[limits]\nmemory = \"512MiB\"\n"
-    );
-    fs::write(place.workflow(), text).unwrap();
-    place
+    ))
 }
 
 /// Runs it, which ends with this code and says this; failures are of these kinds, one each.

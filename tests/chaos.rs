@@ -1,9 +1,9 @@
 //! `orchestra chaos`: what it says of a sound run, errors as those of `run`, and nothing left behind. That its audit can fail, `verify.rs` shows.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::common::{Blocks, Ended, Workplace, write_pictures};
+use crate::common::{Blocks, Ended, Workplace, repository, write_pictures};
 use orchestra_testkit::Trap;
 use orchestra_testkit::images::write_trap_picture;
 use orchestra_testkit::striker::workers_of;
@@ -16,14 +16,10 @@ const OFTEN: [&str; 4] = ["--kill-every", "100ms", "--stop-every", "never"];
 /// One thread reads all pictures, so that a run of the example is long enough to be struck on the fastest machine.
 const ONE_READER: [&str; 2] = ["--set", "limits.loaders=1"];
 
-fn example() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/workflow.toml").canonicalize().unwrap()
-}
-
 fn chaos(place: &Workplace, file: &Path, more: &[&str]) -> Ended {
     let mut arguments = vec!["chaos", file.to_str().unwrap()];
     arguments.extend(more);
-    place.start_command(&arguments).wait()
+    place.command(&arguments)
 }
 
 fn often<'a>(more: &[&'a str]) -> Vec<&'a str> {
@@ -56,7 +52,11 @@ fn blocks() -> Workplace {
 fn workers_of_the_example_are_killed_and_every_item_has_its_record() {
     let place = Workplace::new();
     let strikes = ["--kill-every", "50ms", "--stop-every", "0", "--json", "--items", "8000"];
-    let report = json(&chaos(&place, &example(), &[&ONE_READER[..], &strikes].concat()));
+    let report = json(&chaos(
+        &place,
+        &repository().join("examples/digits/workflow.toml"),
+        &[&ONE_READER[..], &strikes].concat(),
+    ));
     nothing_is_wrong_with(&report);
     assert_eq!((n(&report, "items"), n(&report, "done"), n(&report, "failed")), (8_000, 8_000, 0));
     assert!(n(&report, "kills") > 0 && n(&report, "restarts") > 0, "{report}");
@@ -130,7 +130,7 @@ fn what_cannot_be_run_ends_as_a_run_would() {
     let text = fs::read_to_string(place.workflow()).unwrap();
     let with = |from: &str, to: &str| {
         assert!(text.contains(from));
-        fs::write(place.workflow(), text.replace(from, to)).unwrap();
+        place.write(text.replace(from, to));
         let ended = chaos(&place, &place.workflow(), &OFTEN);
         assert_eq!(ended.stdout, "");
         ended
@@ -141,7 +141,7 @@ fn what_cannot_be_run_ends_as_a_run_would() {
     with("from = \"read\"", "from = \"pixels\"")
         .must_exit(78)
         .must_say(&["no stage of the workflow runs in worker processes"]);
-    fs::write(place.workflow(), &text).unwrap();
+    place.write(&text);
     let nothing = ["--kill-every", "0", "--stop-every", "never"];
     chaos(&place, &place.workflow(), &nothing).must_exit(2).must_say(&["both off"]);
     chaos(&place, &place.path("none.toml"), &OFTEN).must_exit(78).must_say(&["none.toml"]);
@@ -176,9 +176,9 @@ fn a_run_that_is_interrupted_leaves_nothing() {
     let arguments =
         ["chaos", file.to_str().unwrap(), "--stop-every", "5ms", "--items", "3000", "--runs", "1000"];
     let mut run = place.start_command(&arguments);
-    assert!(run.until_it_says("run 1 of 1000"));
+    run.must_say("run 1 of 1000");
     let pid = run.pid();
-    assert!(run.until("a worker lives", || !workers_of(pid).is_empty()));
+    run.must_reach("a worker lives", || !workers_of(pid).is_empty());
     run.signal(Signal::INT);
     run.wait().must_exit(130).must_say(&["interrupted"]);
     place.nothing_is_left();

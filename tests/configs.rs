@@ -5,18 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::common::{ORCHESTRA, Workplace};
+use crate::common::{ORCHESTRA, Workplace, repository};
 use orchestra::{ProcessLauncher, StartOptions};
 use orchestra_plan::{DeviceView, MachineView, PlanOptions, RealHost, RenderStyle, plan};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
 
 /// All of `configs/*.toml` and `examples/*/workflow.toml`.
 fn handed_out() -> Vec<PathBuf> {
     let entries = |folder: &str| {
-        let entries = fs::read_dir(root().join(folder)).unwrap();
+        let entries = fs::read_dir(repository().join(folder)).unwrap();
         entries.map(|e| e.unwrap().path()).collect::<Vec<_>>()
     };
     let configs = entries("configs").into_iter().filter(|p| p.extension().is_some_and(|e| e == "toml"));
@@ -65,9 +61,9 @@ fn this_machine() -> MachineView {
 fn every_file_passes_the_check_without_a_warning() {
     let place = Workplace::new();
     for file in handed_out() {
-        let ended = place.start_command(&["check", "--offline", file.to_str().unwrap()]).wait();
+        let ended = place.command(&["check", "--offline", file.to_str().unwrap()]);
         ended.must_exit(0);
-        assert!(ended.stdout.contains("no errors"), "{}", ended.stdout);
+        ended.must_print(&["no errors"]);
         // No loader is started, which would look into a file.
         let mut warnings = ended.stderr.lines().filter(|line| line.starts_with("warning"));
         assert!(warnings.all(|warning| warning.contains("was not looked into")), "{}", ended.stderr);
@@ -95,8 +91,7 @@ fn every_file_that_fits_this_machine_runs_to_its_end() {
             continue;
         }
         let out = place.path(&format!("out-{}", ran.len()));
-        let ended =
-            place.start_command(&["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()]).wait();
+        let ended = place.command(&["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()]);
         ended.must_exit(0);
         place.nothing_is_left();
         ran.push(file);
@@ -109,7 +104,7 @@ fn every_file_that_fits_this_machine_runs_to_its_end() {
 fn blocks_of_documents() -> Vec<String> {
     let mut all = Vec::new();
     for document in ["README.md", "docs/guide/workflow-file.md"] {
-        let text = fs::read_to_string(root().join(document)).unwrap();
+        let text = fs::read_to_string(repository().join(document)).unwrap();
         let blocks = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
         let blocks: Vec<_> = blocks.filter(|b| b.contains("version = 1")).map(str::to_owned).collect();
         assert!(!blocks.is_empty(), "{document} shows no workflow file");
@@ -124,7 +119,7 @@ fn every_workflow_in_the_documents_is_planned_and_runs() {
     // A folder that looks like the top of the repository, so that nothing is written there.
     let twin = place.path("twin");
     fs::create_dir(&twin).unwrap();
-    for entry in fs::read_dir(root()).unwrap() {
+    for entry in fs::read_dir(repository()).unwrap() {
         let entry = entry.unwrap();
         std::os::unix::fs::symlink(entry.path(), twin.join(entry.file_name())).unwrap();
     }
@@ -136,14 +131,14 @@ fn every_workflow_in_the_documents_is_planned_and_runs() {
             "",
             "block {i} of the documents:\n{text}"
         );
-        place.start_command(&["check", "--offline", file.to_str().unwrap()]).wait().must_exit(0);
+        place.command(&["check", "--offline", file.to_str().unwrap()]).must_exit(0);
         if !problems(&text, &file, this_machine(), &place.out()).is_empty() {
             assert!(text.contains("cuda:"), "block {i} needs no GPU, but does not fit this machine");
             continue;
         }
         let out = place.path(&format!("out-of-document-{i}"));
         let arguments = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
-        place.start_command(&arguments).wait().must_exit(0);
+        place.command(&arguments).must_exit(0);
         place.nothing_is_left();
     }
 }

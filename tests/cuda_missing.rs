@@ -4,17 +4,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Blocks, Ended, Workplace, write_pictures};
-
-fn place() -> Workplace {
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), 100);
-    place
-}
+use crate::common::{Ended, Workplace};
 
 #[test]
 fn a_gpu_that_is_asked_for_is_used_or_its_absence_is_an_error() {
-    let place = place();
+    let place = Workplace::with_pictures(100);
     let ended = place.run(&["--devices", "cuda:0"]);
     let machine = orchestra::usable_machine(None, false);
     match machine.gpus_unusable.or(machine.gpu_error) {
@@ -34,22 +28,17 @@ fn a_gpu_that_is_asked_for_is_used_or_its_absence_is_an_error() {
 
 #[test]
 fn a_gpu_that_no_machine_has_is_an_error_everywhere() {
-    let place = place();
+    let place = Workplace::with_pictures(100);
     place.edit("use = [\"cpu\", \"cpu\"]", "use = [\"cuda:99\"]");
-    place.run(&[]).must_exit(69).must_say(&["device `cuda:99` is not available"]);
+    // One of several that is missing stops all of them.
+    for more in [&[][..], &["--devices", "cpu,cuda:99"]] {
+        place.run(more).must_exit(69).must_say(&["device `cuda:99` is not available"]);
+    }
     // What the machine has decides about `run` and `plan`; the file is in order.
     let file = place.workflow();
     let file = file.to_str().unwrap();
-    place.start_command(&["plan", file]).wait().must_exit(69);
-    place.start_command(&["check", "--offline", file]).wait().must_exit(0);
-    assert!(!place.out().join("results.jsonl").exists(), "something ran");
-    place.nothing_is_left();
-}
-
-#[test]
-fn one_gpu_of_several_names_that_is_missing_stops_all_of_them() {
-    let place = place();
-    place.run(&["--devices", "cpu,cuda:99"]).must_exit(69).must_say(&["device `cuda:99` is not available"]);
+    place.command(&["plan", file]).must_exit(69);
+    place.command(&["check", "--offline", file]).must_exit(0);
     assert!(!place.out().join("results.jsonl").exists(), "something ran");
     place.nothing_is_left();
 }
@@ -66,13 +55,6 @@ fn empty_library(path: &Path) {
     cc(&["-x", "c", "/dev/null", "-o", path.to_str().unwrap()]);
 }
 
-fn must_print(ended: &Ended, code: i32, parts: &[&str]) {
-    ended.must_exit(code);
-    for part in parts {
-        assert!(ended.stdout.contains(part), "`{part}` is not printed:\n{}", ended.stdout);
-    }
-}
-
 /// A place with a driver of this version and CUDA, which lists a GPU, and with a GPU build of ONNX Runtime that is a name and no more.
 struct Pretended {
     place: Workplace,
@@ -80,7 +62,7 @@ struct Pretended {
 
 impl Pretended {
     fn new(driver: &str, cuda: u32) -> Self {
-        let place = place();
+        let place = Workplace::with_pictures(100);
         place.edit("use = [\"cpu\", \"cpu\"]", "use = \"auto\"");
         for folder in ["driver", "cuda", "ort"] {
             std::fs::create_dir(place.path(folder)).unwrap();
@@ -129,10 +111,9 @@ fn auto_on_a_machine_whose_gpu_lacks_a_library_takes_the_cpu_and_says_which_and_
     let with = Pretended::new("580.65.06", 13000);
     let file = with.workflow();
     let why = ["no GPU can be used", "`libcublas.so.13`", "pip install nvidia-cuda-runtime"];
-    must_print(&with.command(&["plan", &file]), 0, &why);
-    must_print(&with.command(&["devices"]), 0, &why);
-    must_print(&with.command(&["devices"]), 0, &["Test GPU"]);
-    must_print(&with.command(&["doctor"]), 69, &why);
+    with.command(&["plan", &file]).must_exit(0).must_print(&why);
+    with.command(&["devices"]).must_exit(0).must_print(&why).must_print(&["Test GPU"]);
+    with.command(&["doctor"]).must_exit(69).must_print(&why);
     with.command(&["run", &file, "--devices", "cuda:0"])
         .must_exit(69)
         .must_say(&["device `cuda:0` is not available", "`libcublas.so.13`"]);
@@ -151,14 +132,14 @@ fn a_driver_that_is_too_old_for_the_runtime_is_named_with_what_is_needed() {
     old.add_cuda();
     let file = old.workflow();
     let why = ["driver 570.86.15 runs CUDA up to 12.8", "built for CUDA 13", "driver 580 or newer"];
-    must_print(&old.command(&["plan", &file]), 0, &why);
-    must_print(&old.command(&["devices"]), 0, &["Test GPU"]);
-    must_print(&old.command(&["doctor"]), 69, &why);
+    old.command(&["plan", &file]).must_exit(0).must_print(&why);
+    old.command(&["devices"]).must_exit(0).must_print(&["Test GPU"]);
+    old.command(&["doctor"]).must_exit(69).must_print(&why);
     old.command(&["plan", &file, "--devices", "cuda:0"]).must_exit(69).must_say(&why);
     old.place.nothing_is_left();
 
     let new = Pretended::new("580.65.06", 13000);
     new.add_cuda();
-    must_print(&new.command(&["plan", &new.workflow()]), 0, &["auto takes the only GPU", "cuda:0"]);
+    new.command(&["plan", &new.workflow()]).must_exit(0).must_print(&["auto takes the only GPU", "cuda:0"]);
     new.place.nothing_is_left();
 }

@@ -37,7 +37,7 @@ impl Gpu {
         fs::write(place.path("x.npy"), npy(&format!("({n}, 4)"), (0..4 * n).map(|x| x as f32))).unwrap();
         fs::write(place.path("k.cu"), kernel).unwrap();
         // The twin of NVRTC starts `c++`, which no confined worker may.
-        let text = format!(
+        place.write(format!(
             "version = 1
 [sources.x]
 kind = \"tensors\"
@@ -59,8 +59,7 @@ sandbox = \"off\"
 kind = \"jsonl\"
 from = \"y\"
 "
-        );
-        fs::write(place.workflow(), text).unwrap();
+        ));
         gpu
     }
 

@@ -50,7 +50,7 @@ fn workflow(place: &Workplace) {
     let map = map.with_file_name("map.onnx");
     fs::rename(folder.join("identity_f32.onnx"), &map).unwrap();
     let read = models::identity(&folder, DType::F32, &[1, 12, 48]).unwrap();
-    let text = format!(
+    place.write(format!(
         r#"version = 1
 [sources.pages]
 kind = "images"
@@ -94,19 +94,12 @@ path = "results.jsonl"
 [devices]
 use = ["cpu"]
 "#
-    );
-    fs::write(place.workflow(), text).unwrap();
-}
-
-fn records(place: &Workplace) -> Vec<Value> {
-    let lines = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
-    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    ));
 }
 
 #[test]
 fn texts_are_found_where_they_are_and_read_upright() {
     let place = Workplace::new();
-    fs::create_dir_all(place.images()).unwrap();
     write_picture(&place.images().join("texts.bmp"), &TEXTS);
     write_picture(&place.images().join("nothing.bmp"), &[]);
     fs::write(place.images().join("rubbish.bmp"), "BM, they said").unwrap();
@@ -115,7 +108,7 @@ fn texts_are_found_where_they_are_and_read_upright() {
     ended.must_exit(65);
     let failures = place.failures();
     assert_eq!((failures.len(), failures[0]["item"].as_str()), (1, Some("rubbish.bmp")));
-    let records = records(&place);
+    let records = place.lines("results.jsonl");
     let of = |name: &str| records.iter().find(|r| r["item"].as_str().unwrap().ends_with(name)).unwrap();
     assert_eq!(of("nothing.bmp")["result"], Value::Array(Vec::new()));
     let parts = of("texts.bmp")["result"].as_array().unwrap();
@@ -155,31 +148,28 @@ fn texts_are_found_where_they_are_and_read_upright() {
 fn what_inspect_prints_is_a_workflow_and_rubbish_is_no_model() {
     let place = Workplace::new();
     let model = models::identity(&place.path("models"), DType::F32, &[3, 32, 48]).unwrap();
-    fs::create_dir_all(place.images()).unwrap();
     write_picture(&place.images().join("one.bmp"), &TEXTS);
-    let said = place.start_command(&["inspect", model.to_str().unwrap()]).wait();
+    let said = place.command(&["inspect", model.to_str().unwrap()]);
     let text = &said.must_exit(0).stdout;
     assert!(
         text.contains("# operators  1 node: Identity 1\n") && text.contains("size = [32, 48]\n"),
         "{text}"
     );
-    fs::write(place.workflow(), text).unwrap();
-    let file = place.workflow();
-    place.start_command(&["check", file.to_str().unwrap(), "--offline"]).wait().must_exit(0);
-    let said = place.start_command(&["inspect", model.to_str().unwrap(), "--json"]).wait();
+    place.write(text);
+    place.on_file("check", &["--offline"]).must_exit(0);
+    let said = place.command(&["inspect", model.to_str().unwrap(), "--json"]);
     let json: Value = serde_json::from_str(&said.must_exit(0).stdout).unwrap();
     assert_eq!(json["inputs"][0]["shape"], serde_json::json!([null, 3, 32, 48]));
     assert_eq!(json["recognised"]["purpose"], "unknown");
     for (rubbish, why) in [("images/one.bmp", "is no ONNX model"), ("images/two.bmp", "does not exist")] {
         let path = place.path(rubbish);
-        place.start_command(&["inspect", path.to_str().unwrap()]).wait().must_exit(69).must_say(&[why]);
+        place.command(&["inspect", path.to_str().unwrap()]).must_exit(69).must_say(&[why]);
     }
 }
 
 #[test]
 fn what_inspect_tells_a_program_of_a_detector_is_all_that_its_file_says_and_sizes_it_by_the_metadata() {
     let place = Workplace::new();
-    fs::create_dir_all(place.images()).unwrap();
     write_picture(&place.images().join("one.bmp"), &TEXTS);
     let open = |row: &[usize]| {
         let row = row.iter().map(|side| if *side == 0 { Dim::Dynamic } else { Dim::Fixed(*side) });
@@ -195,7 +185,7 @@ fn what_inspect_tells_a_program_of_a_detector_is_all_that_its_file_says_and_size
         let entries = metadata.iter().chain(more);
         let model = entries.fold(model, |model, (key, value)| model.metadata(key, value));
         let path = model.write(&place.path("models")).unwrap();
-        let said = place.start_command(&["inspect", path.to_str().unwrap(), "--json"]).wait();
+        let said = place.command(&["inspect", path.to_str().unwrap(), "--json"]);
         serde_json::from_str::<Value>(&said.must_exit(0).stdout).unwrap()
     };
     let json = inspect("sized", &[("imgsz", "[96, 64]")]);
@@ -223,9 +213,8 @@ fn what_inspect_tells_a_program_of_a_detector_is_all_that_its_file_says_and_size
         workflow.contains("size = [96, 64]\n") && workflow.contains("layout = \"yolov8\"\n"),
         "{workflow}"
     );
-    fs::write(place.workflow(), workflow).unwrap();
-    let file = place.workflow();
-    place.start_command(&["check", file.to_str().unwrap(), "--offline"]).wait().must_exit(0);
+    place.write(workflow);
+    place.on_file("check", &["--offline"]).must_exit(0);
     // Nothing else tells the size.
     let json = inspect("unsized", &[]);
     let workflow = json["workflow"].as_str().unwrap();
@@ -243,14 +232,12 @@ fn what_inspect_prints_for_a_detector_with_open_logits_is_a_workflow_with_either
         .node("Identity", &["pixel_values"], &["pred_boxes"], &[])
         .write(&place.path("models"))
         .unwrap();
-    fs::create_dir_all(place.images()).unwrap();
     write_picture(&place.images().join("one.bmp"), &TEXTS);
-    let said = place.start_command(&["inspect", model.to_str().unwrap()]).wait();
+    let said = place.command(&["inspect", model.to_str().unwrap()]);
     let printed = said.must_exit(0).stdout.clone();
     let check = |text: &str| {
-        let file = place.workflow();
-        fs::write(&file, text).unwrap();
-        place.start_command(&["check", file.to_str().unwrap(), "--offline"]).wait()
+        place.write(text);
+        place.on_file("check", &["--offline"])
     };
     check(&printed).must_exit(0);
     let other = printed.replace("\nscores = \"sigmoid\"", "\n#").replace("\n# scores = ", "\nscores = ");
@@ -276,9 +263,8 @@ fn a_model_that_says_nothing_of_itself_is_an_error_that_lists_what_it_can_be() {
     );
     write_picture(&place.images().join("one.bmp"), &[]);
     let check = |text: &str| {
-        fs::write(place.workflow(), text).unwrap();
-        let file = place.workflow();
-        place.start_command(&["check", file.to_str().unwrap(), "--offline"]).wait()
+        place.write(text);
+        place.on_file("check", &["--offline"])
     };
     check(&text).must_exit(78).must_say(&[
         "stage `found` cannot tell how `raw` lays out its boxes",
@@ -337,12 +323,10 @@ fn write_sized_detector(folder: &Path, [height, width]: [usize; 2]) -> PathBuf {
 #[test]
 fn a_model_that_asks_for_the_size_finds_boxes_of_the_picture_behind_a_letterbox() {
     let place = Workplace::new();
-    fs::create_dir_all(place.images()).unwrap();
     // Upright, and no shares of the sides are equal: an order of height and width that is wrong would show.
     write_picture(&place.images().join("one.bmp"), &[(210.0, 60.0, 50.0, 20.0, 0.0)]);
     write_picture(&place.images().join("nothing.bmp"), &[]);
     fs::write(place.images().join("rubbish.bmp"), "BM, they said").unwrap();
-    fs::create_dir_all(place.path("models")).unwrap();
     let model = write_sized_detector(&place.path("models"), [200, 100]);
     let text = format!(
         r#"version = 1
@@ -377,10 +361,10 @@ path = "results.jsonl"
 use = ["cpu"]
 "#
     );
-    fs::write(place.workflow(), &text).unwrap();
+    place.write(&text);
     place.run(&[]).must_exit(65);
     assert_eq!(place.failures().len(), 1);
-    let records = records(&place);
+    let records = place.lines("results.jsonl");
     let found =
         |name: &str| records.iter().find(|r| r["item"] == name).unwrap()["result"].as_array().unwrap();
     assert!(found("nothing.bmp").is_empty());
@@ -391,115 +375,15 @@ use = ["cpu"]
     assert!(corners.iter().zip(white).all(|(a, b)| (a - b).abs() <= 3.0), "{one} for {white:?}");
 
     // What `inspect` prints is right, and what feeds pixels to the second input is told of the stage.
-    let said = place.start_command(&["inspect", model.to_str().unwrap()]).wait();
-    fs::write(place.workflow(), &said.must_exit(0).stdout).unwrap();
-    let file = place.workflow();
-    place.start_command(&["check", file.to_str().unwrap(), "--offline"]).wait().must_exit(0);
-    fs::write(&file, text.replace("orig_target_sizes = \"size\"", "orig_target_sizes = \"small\"")).unwrap();
-    let check = place.start_command(&["check", file.to_str().unwrap(), "--offline"]).wait();
+    let said = place.command(&["inspect", model.to_str().unwrap()]);
+    place.write(&said.must_exit(0).stdout);
+    place.on_file("check", &["--offline"]).must_exit(0);
+    fs::write(
+        place.workflow(),
+        text.replace("orig_target_sizes = \"size\"", "orig_target_sizes = \"small\""),
+    )
+    .unwrap();
+    let check = place.on_file("check", &["--offline"]);
     check.must_exit(78).must_say(&["kind = \"size\", from = \"small\""]);
-    place.nothing_is_left();
-}
-
-#[test]
-fn turned_boxes_of_a_model_that_says_so_are_cut_out_upright() {
-    let place = Workplace::new();
-    fs::create_dir_all(place.images()).unwrap();
-    let turned @ (cx, cy, w, h, angle) = TEXTS[1];
-    write_picture(&place.images().join("one.bmp"), &[turned]);
-    fs::create_dir_all(place.path("models")).unwrap();
-    // A pixel of the row is 3 of the picture. The second box lies nearly where the first does, the third is of another class, and the fourth has
-    // more pixels than the picture.
-    let of = |x: f64, scores: [f64; 2]| [x / 3.0, cy / 3.0, w / 1.5, h / 1.5, scores[0], scores[1], angle];
-    let boxes = [
-        of(cx, [0.9, 0.1]),
-        of(cx + 3.0, [0.8, 0.1]),
-        of(cx, [0.1, 0.7]),
-        [50.0, 30.0, 110.0, 90.0, 0.6, 0.1, 0.5],
-        [50.0, 30.0, 40.0, 20.0, 0.2, 0.1, 0.0],
-    ];
-    let numbers: Vec<f32> = (0..7).flat_map(|at| boxes.iter().map(move |b| b[at] as f32)).collect();
-    let (axes, keep) =
-        (|axes: Vec<i64>| ("axes", Attribute::Ints(axes)), |is| ("keepdims", Attribute::Int(is)));
-    let find = ModelBuilder::new("obb")
-        .metadata("names", "{0: 'ship', 1: 'plane'}")
-        .metadata("stride", "32")
-        .metadata("task", "obb")
-        .input(&spec("images", DType::F32, &[1, 60, 100]))
-        .output(&spec("output0", DType::F32, &[7, 5]))
-        .constant("zero", &[], &[0.0])
-        .constant("boxes", &[1, 7, 5], &numbers)
-        .node("ReduceMean", &["images"], &["flat"], &[axes(vec![1]), keep(0)])
-        .node("ReduceMean", &["flat"], &["mean"], &[axes(vec![1, 2]), keep(1)])
-        .node("Mul", &["mean", "zero"], &["nothing"], &[])
-        .node("Add", &["nothing", "boxes"], &["output0"], &[])
-        .write(&place.path("models"))
-        .unwrap();
-    let read = models::identity(&place.path("models"), DType::F32, &[1, 12, 48]).unwrap();
-    let text = format!(
-        r#"version = 1
-[sources.pages]
-kind = "images"
-paths = ["images"]
-[models.find]
-path = {find:?}
-[models.read]
-path = {read:?}
-[stages.small]
-kind = "image"
-from = "pages"
-size = [60, 100]
-color = "gray"
-[stages.raw]
-kind = "infer"
-from = "small"
-model = "find"
-[stages.found]
-kind = "detect"
-from = "raw"
-[stages.parts]
-kind = "crop"
-from = ["pages", "found"]
-rotate = true
-size = [12, 48]
-color = "gray"
-[stages.read]
-kind = "infer"
-from = "parts"
-model = "read"
-[stages.record]
-kind = "gather"
-from = ["parts.label", "parts.polygon", "parts.box", "read"]
-[sinks.results]
-kind = "jsonl"
-from = "record"
-path = "results.jsonl"
-[devices]
-use = ["cpu"]
-"#
-    );
-    fs::write(place.workflow(), text).unwrap();
-    place.run(&[]).must_exit(0);
-    let records = records(&place);
-    let parts = records[0]["result"].as_array().unwrap();
-    let labels: Vec<_> = parts.iter().map(|part| part["parts.label"].as_str().unwrap()).collect();
-    assert_eq!(labels, ["ship", "plane", "ship"]);
-    let polygon: Vec<[f64; 2]> = serde_json::from_value(parts[0]["parts.polygon"].clone()).unwrap();
-    let corner = |i: f64, j: f64| {
-        [cx + i * w * angle.cos() - j * h * angle.sin(), cy + i * w * angle.sin() + j * h * angle.cos()]
-    };
-    let wanted = [corner(-1.0, -1.0), corner(1.0, -1.0), corner(1.0, 1.0), corner(-1.0, 1.0)];
-    for (found, wanted) in polygon.iter().zip(wanted) {
-        assert!((found[0] - wanted[0]).hypot(found[1] - wanted[1]) < 1e-3, "{polygon:?}");
-    }
-    // All of the cut is ink, and its first third is gray.
-    let pixels: Vec<Vec<f64>> = serde_json::from_value(parts[0]["read"][0].clone()).unwrap();
-    for (x, value) in
-        pixels[6].iter().enumerate().filter(|(x, _)| (2..46).contains(x) && !(14..=17).contains(x))
-    {
-        assert!((value * 255.0 - if x < 16 { 180.0 } else { 250.0 }).abs() < 8.0, "{x}: {:?}", pixels[6]);
-    }
-    let all: [f64; 4] = serde_json::from_value(parts[2]["parts.box"].clone()).unwrap();
-    assert_eq!(all, [0.0, 0.0, WIDTH as f64, HEIGHT as f64]);
     place.nothing_is_left();
 }

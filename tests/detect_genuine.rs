@@ -53,7 +53,7 @@ struct Case {
 fn found_by_both(models: &Path, case: &Case, more: &Value) -> [Vec<Value>; 2] {
     let place = Workplace::new();
     let Case { side, threshold, output, keys: [pixels, found], .. } = case;
-    let text = format!(
+    place.write(format!(
         r#"version = 1
 [sources.pictures]
 kind = "images"
@@ -87,8 +87,7 @@ use = ["cpu"]
 "#,
         repository().join(case.picture),
         models.join(case.model),
-    );
-    fs::write(place.workflow(), text).unwrap();
+    ));
     place.run(&[]).must_exit(0);
     let record: Value =
         serde_json::from_str(&fs::read_to_string(place.out().join("results.jsonl")).unwrap()).unwrap();
@@ -137,7 +136,7 @@ fn boxes_of_genuine_exports_are_those_of_another_implementation() {
     let place = Workplace::new();
     let inspect = |model: &str| {
         let path = models.join(model);
-        place.start_command(&["inspect", path.to_str().unwrap()]).wait().must_exit(0).stdout.clone()
+        place.command(&["inspect", path.to_str().unwrap()]).must_exit(0).stdout.clone()
     };
     // Of a batch, a size and a number of boxes that are free, it has the layout and the classes from its metadata.
     assert!(inspect("320n.onnx").contains("detector of layout yolov8"));

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use crate::common::repository;
 use orchestra::kind::Kinds;
 
 /// What ends the name of a file of this repository.
@@ -91,10 +92,6 @@ fn exists(name: &str, files: &[String]) -> bool {
         .any(|path| path.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('/')))
 }
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
-
 /// Whether a file of a crate's sources is compiled for tests alone, as `tests.rs`, `ceiling_tests.rs` and what lies in `fault_tests/` are.
 fn is_of_tests(path: &str) -> bool {
     path.split('/').any(|part| {
@@ -105,10 +102,10 @@ fn is_of_tests(path: &str) -> bool {
 #[test]
 fn documents_that_are_read_as_a_whole_keep_to_their_length() {
     for (document, most) in LENGTHS {
-        let n = fs::read_to_string(root().join(document)).unwrap().lines().count();
+        let n = fs::read_to_string(repository().join(document)).unwrap().lines().count();
         assert!(n <= most, "{document} has {n} lines, and may have {most}");
     }
-    for example in fs::read_dir(root().join("examples")).unwrap() {
+    for example in fs::read_dir(repository().join("examples")).unwrap() {
         let document = example.unwrap().path().join("README.md");
         let Ok(text) = fs::read_to_string(&document) else { continue };
         let n = text.lines().count();
@@ -118,7 +115,7 @@ fn documents_that_are_read_as_a_whole_keep_to_their_length() {
 
 #[test]
 fn crates_that_know_no_kind_name_none() {
-    let root = root();
+    let root = repository();
     let Kinds { sources, stages, sinks } = orchestra::kinds();
     let kinds: BTreeSet<&str> = sources
         .iter()
@@ -152,7 +149,7 @@ fn crates_that_know_no_kind_name_none() {
 
 #[test]
 fn files_that_documents_name_exist() {
-    let root = root();
+    let root = repository();
     let mut files = Vec::new();
     files_of(&root, &root, &mut files);
     let is_document = |path: &&String| {

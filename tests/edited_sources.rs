@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::process::Command;
 
 use fastrand::Rng;
 use orchestra_testkit::size::scaled;
@@ -20,13 +19,10 @@ fn results(place: &Workplace) -> Vec<u8> {
 
 /// A workplace whose rows go through a filter to one file of records, from files of this kind.
 pub fn rows_of(kind: &str, file: &str) -> Workplace {
-    let place = Workplace::new();
-    let text = format!(
+    Workplace::of(format!(
         "version = 1\n[sources.s]\nkind = {kind:?}\npaths = [{file:?}]\n[stages.all]\nkind = \"filter\"\nkeep = \"true\"\nfrom = \"s\"\n\
          [sinks.results]\nkind = \"jsonl\"\nfrom = \"all\"\n"
-    );
-    fs::write(place.workflow(), text).unwrap();
-    place
+    ))
 }
 
 /// Writes a file in its place, and gives it the time that it had.
@@ -78,40 +74,6 @@ fn rows_that_stand_elsewhere_since_a_run_are_refused_by_name_and_those_behind_th
         place.run(&[]).must_exit(0).must_say(&["22 items read, 22 done"]);
         assert!(results(&place).starts_with(&before));
     }
-}
-
-#[test]
-fn rows_of_an_array_that_was_edited_or_replaced_are_refused_by_name_and_those_of_a_copy_go_on() {
-    let place = rows_of("tensors", "a.npy");
-    let array = |rows: &[f32]| npy(&format!("({},)", rows.len()), rows.iter().copied());
-    let (path, rows) = (place.path("a.npy"), [0.0, 1.0, 2.0, 3.0]);
-    fs::write(&path, array(&rows)).unwrap();
-    place.run(&[]).must_exit(0);
-    let before = results(&place);
-    let copy = place.path("copy.npy");
-    assert!(
-        Command::new("cp")
-            .args(["-p".as_ref(), path.as_os_str(), copy.as_os_str()])
-            .status()
-            .unwrap()
-            .success()
-    );
-    fs::rename(&copy, &path).unwrap();
-    place.run(&[]).must_exit(0).must_say(&["was finished before"]);
-    let refused = || {
-        let ended = place.run(&[]);
-        ended.must_exit(78).must_say(&[
-            "4 finished items are not the same any more",
-            "`a.npy[0]`",
-            "--fresh",
-        ]);
-        assert_eq!(results(&place), before);
-    };
-    edit_and_hide(&path, &array(&[0.0, 2.0, 1.0, 3.0]));
-    refused();
-    fs::write(&path, array(&[9.0, 0.0, 1.0, 2.0, 3.0])).unwrap();
-    refused();
-    place.run(&["--fresh"]).must_exit(0).must_say(&["5 items read, 5 done"]);
 }
 
 /// A tar archive of these members.

@@ -11,6 +11,7 @@ use crate::common::{Workplace, copy_folder, python, python_env, repository};
 use orchestra_testkit::skip::is_deep_check;
 use orchestra_testkit::striker::{Fault, loaders_of, strike_any, workers_of};
 use rustix::process::Signal;
+use serde_json::Value;
 
 /// Those that are run here.
 const HERE: [&str; 10] = [
@@ -93,8 +94,11 @@ fn every_example_gives_what_its_check_accepts_and_what_another_runtime_computes(
         let folder = examples.join(name);
         let (file, out) = (folder.join("workflow.toml"), place.path(&format!("out-{name}")));
         let arguments = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
-        place.start_command(&arguments).wait().must_exit(0);
-        place.start_command(&arguments).wait().must_exit(0).must_say(&["nothing is left to do"]);
+        place.command(&arguments).must_exit(0);
+        if name == "digits" {
+            account_adds_up(&serde_json::from_slice(&fs::read(out.join("run.json")).unwrap()).unwrap());
+        }
+        place.command(&arguments).must_exit(0).must_say(&["nothing is left to do"]);
         if check(name, &folder, &out)
             && OF_PICTURES.contains(&name)
             && let Some(python) = python_env("reference")
@@ -144,9 +148,39 @@ fn every_example_gives_that_while_its_processes_are_killed_and_the_run_itself() 
         ended.must_exit(0);
         println!("{name}: {deaths} runs and {killed} of its processes were killed");
         assert!(deaths > 0, "{name} is done before it can be struck");
-        let verified = place.start_command(&["verify", out.to_str().unwrap()]).wait();
-        assert!(verified.must_exit(0).stdout.contains("0 lost, 0 doubled"), "{}", verified.stdout);
+        let verified = place.command(&["verify", out.to_str().unwrap()]);
+        verified.must_exit(0).must_print(&["0 lost, 0 doubled"]);
         check(name, &folder, &out);
         place.no_process_is_left();
     }
+}
+
+/// Of a run that read 400 images, and failed none.
+fn account_adds_up(report: &Value) {
+    let items = &report["items"];
+    let of = |name: &str| items[name].as_u64().unwrap();
+    assert_eq!(of("read"), of("done") + of("failed"));
+    assert_eq!((of("read"), of("total"), of("failed"), of("resumed")), (400, 400, 0, 0));
+    assert_eq!((&report["workflow"], &report["exit_code"]), (&"digits".into(), &0.into()));
+    let stages = report["stages"].as_object().unwrap();
+    assert_eq!(stages.keys().collect::<Vec<_>>(), ["answer", "classify", "pixels"]);
+    for (name, stage) in stages {
+        let n = |key: &str| stage[key].as_u64().unwrap();
+        assert_eq!((n("in"), n("out"), n("failed")), (400, 400, 0), "{name}: {stage}");
+    }
+    let devices = report["devices"].as_array().unwrap();
+    let batches: u64 = devices.iter().map(|d| d["batches"].as_u64().unwrap()).sum();
+    let rows: f64 =
+        devices.iter().map(|d| d["batches"].as_f64().unwrap() * d["mean_batch"].as_f64().unwrap()).sum();
+    assert!((rows - 400.0).abs() < 1e-6, "{report}");
+    let left: u64 =
+        report["batches_by_reason"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
+    assert_eq!(left, batches, "{report}");
+    for device in devices {
+        let n = |key: &str| device[key].as_u64().unwrap();
+        assert!(n("starts") == n("workers") && n("restarts") == 0, "{report}");
+        assert!((0.0..=1.0).contains(&device["busy"].as_f64().unwrap()), "{report}");
+    }
+    assert!(!report["run_id"].as_str().unwrap().is_empty());
+    assert!(report["started"].as_str().unwrap().ends_with('Z'));
 }

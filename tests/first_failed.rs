@@ -26,9 +26,7 @@ fn pipeline(name: &str, file: &str) -> String {
 }
 
 fn place(tables: &str) -> Workplace {
-    let place = Workplace::new();
-    fs::write(place.workflow(), format!("version = 1\n{tables}")).unwrap();
-    place
+    Workplace::of(format!("version = 1\n{tables}"))
 }
 
 /// It was stopped long before its last item, and says where and what to do.
@@ -47,7 +45,7 @@ fn was_stopped(place: &Workplace, ended: &Ended, where_: &str) {
     assert!(report["items"]["done"] == 0 && (100..MANY).contains(&read), "{report}");
     let causes = report["failures"].as_array().unwrap();
     assert!(causes.len() == 1 && causes[0]["items"] == read, "{causes:?}");
-    let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+    let verified = place.on_out("verify", &[]);
     verified.must_exit(2).must_say(&["has not ended"]);
 }
 
@@ -82,7 +80,7 @@ fn a_command_that_is_told_when_a_limit_of_failures_stops_a_run_goes_on_to_its_en
                 (false, _) => "To go on regardless:",
             };
             let told = told(&ended, words);
-            let ended = place.start_command(&told.iter().map(String::as_str).collect::<Vec<_>>()).wait();
+            let ended = place.command(&told.iter().map(String::as_str).collect::<Vec<_>>());
             let (code, done) = if is_mended { (0, ROWS) } else { (65, good) };
             ended.must_exit(code).must_say(&["workflow finished"]);
             let items = &place.report()["items"];
@@ -155,7 +153,7 @@ fn what_has_failed_may_all_fail_again_in_a_retry() {
     let place = place(&pipeline("n", "rows.jsonl"));
     rows(&place, "rows.jsonl", 0, 3_000);
     place.run(&["--set", "limits.first_failed=0"]).must_exit(65);
-    let retried = place.start_command(&["run", place.workflow().to_str().unwrap(), "--retry-failed"]).wait();
+    let retried = place.on_file("run", &["--retry-failed"]);
     retried
         .must_exit(65)
         .must_say(&["3,000 failed ones are tried again", "workflow finished: 3,000 items read"]);
@@ -164,22 +162,26 @@ fn what_has_failed_may_all_fail_again_in_a_retry() {
 
 #[test]
 fn a_limit_of_one_pipeline_stops_that_one_alone() {
-    let tables = pipeline("bad", "bad.jsonl")
-        + &pipeline("good", "good.jsonl")
-        + "[pipelines.bad]\nfirst_failed = 10\n";
-    let place = place(&tables);
-    rows(&place, "bad.jsonl", 0, MANY);
-    rows(&place, "good.jsonl", MANY, MANY);
-    place.run(&[]).must_exit(65).must_say(&[
-        "pipeline `bad` was stopped: the first 10 items that came to source `bad` all failed there",
-        "`pipelines.bad.first_failed = 0`",
-    ]);
-    let report = place.report();
-    assert_eq!(
-        (&report["items"]["done"], &report["pipelines"]["good"]["end"]),
-        (&MANY.into(), &"complete".into())
-    );
-    assert!(report["items"]["failed"].as_u64().unwrap() < MANY && report["complete"] == false, "{report}");
+    let tables = pipeline("bad", "bad.jsonl") + &pipeline("good", "good.jsonl");
+    for (limit, good, why) in [
+        ("first_failed=10", 0, "the first 10 items that came to source `bad` all failed there"),
+        ("max_failed=10", 1, "more of its items failed than `pipelines.bad.max_failed` allows"),
+    ] {
+        let place = place(&tables);
+        rows(&place, "bad.jsonl", good, MANY);
+        rows(&place, "good.jsonl", MANY, MANY);
+        let set = format!("pipelines.bad.{limit}");
+        let why = format!("pipeline `bad` was stopped: {why}");
+        place.run(&["--set", &set]).must_exit(65).must_say(&[&why]);
+        if good > 0 {
+            // What failed before counts, too.
+            place.run(&["--set", &set]).must_exit(65).must_say(&[&why]);
+        }
+        let (report, good) = (place.report(), MANY + good);
+        assert_eq!(report["pipelines"]["good"]["end"], "complete");
+        assert!(report["items"]["done"] == good && report["complete"] == false, "{report}");
+        assert!((10..MANY).contains(&report["items"]["failed"].as_u64().unwrap()), "{report}");
+    }
 }
 
 #[test]

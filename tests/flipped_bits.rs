@@ -65,7 +65,7 @@ fn write_workflow(place: &Workplace) {
         _ => format!("{{\"n\": {n}, \"v\": [{n}, 0.5]}}\n"),
     };
     fs::write(place.path("rows.jsonl"), (0..ITEMS).map(row).collect::<String>()).unwrap();
-    fs::write(place.workflow(), WORKFLOW).unwrap();
+    place.write(WORKFLOW);
 }
 
 /// What the sinks have written, but for tables of Parquet, by the beginnings of the names of their files: lines, members of archives, or whole files, in
@@ -125,7 +125,7 @@ fn rows_of_tables(place: &Workplace) -> Vec<String> {
     );
     fs::write(&workflow, text).unwrap();
     let [workflow, folder] = [&workflow, &out].map(|path| path.to_str().unwrap());
-    place.start_command(&["run", workflow, "--output", folder, "--fresh"]).wait().must_exit(0);
+    place.command(&["run", workflow, "--output", folder, "--fresh"]).must_exit(0);
     let text = fs::read_to_string(out.join("rows.csv")).unwrap();
     let rows = text.lines().skip(1).map(|row| row.split_once(',').unwrap().1.to_owned());
     let mut rows: Vec<String> = rows.collect();
@@ -208,7 +208,7 @@ fn a_flipped_bit_in_what_a_killed_run_has_left_makes_no_wrong_record_without_an_
         let ended = place.run(&[]);
         place.no_process_is_left();
         let named = file.file_name().unwrap().to_str().unwrap();
-        let verified = place.start_command(&["verify", folder]).wait();
+        let verified = place.command(&["verify", folder]);
         let end = match (ended.status.code(), verified.status.code()) {
             (Some(65), Some(0)) => {
                 assert!(results(&out) == expected, "{what}: other records, and no error:\n{}", ended.stderr);

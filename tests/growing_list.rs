@@ -43,7 +43,7 @@ impl Fed {
     #[track_caller]
     fn start_until(&self, n: usize) -> Run {
         let mut run = self.place.start(&[]);
-        assert!(run.until("the results of what is fed", || self.place.n_results() >= n), "{}", run.said());
+        run.must_reach("the results of what is fed", || self.place.n_results() >= n);
         run
     }
 
@@ -58,7 +58,7 @@ impl Fed {
             let open = fs::read_dir(&reader).into_iter().flatten().flatten();
             open.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|file| file == self.place.path("rows"))
         };
-        assert!(run.until("the pipe is opened", opened), "{}", run.said());
+        run.must_reach("the pipe is opened", opened);
         drop(self.pipe);
         run.wait().must_exit(0).must_say(&["going on: "]);
         self.place.nothing_is_left();
@@ -73,7 +73,7 @@ fn the_first_result_counts_while_the_writer_of_the_manifest_holds_more_back() {
     let mut run = fed.start_until(1);
     fed.place.holds_exactly(1);
     fed.feed(1..3);
-    assert!(run.until("the others", || fed.place.n_results() >= 3), "{}", run.said());
+    run.must_reach("the others", || fed.place.n_results() >= 3);
     assert!(run.is_running());
     fed.feed(3..ITEMS);
     drop(fed.pipe);
@@ -93,7 +93,7 @@ fn standard_input_is_a_manifest_like_any_other() {
     let workflow = place.workflow();
     let mut run = place.start_command_fed(&["run", workflow.to_str().unwrap()], Stdio::from(stdin));
     writeln!(rows, "00000000.png").unwrap();
-    assert!(run.until("its result", || place.n_results() >= 1), "{}", run.said());
+    run.must_reach("its result", || place.n_results() >= 1);
     writeln!(rows, "00000001.png").unwrap();
     drop(rows);
     run.wait().must_exit(0);
@@ -101,23 +101,24 @@ fn standard_input_is_a_manifest_like_any_other() {
 }
 
 #[test]
-fn a_parent_that_is_killed_while_items_are_listed_loses_nothing_and_doubles_nothing() {
+fn a_parent_that_is_killed_while_items_are_listed_loses_and_doubles_nothing_and_keeps_their_order() {
     let mut fed = Fed::new();
+    fed.place.edit("path = \"results.jsonl\"", "path = \"results.jsonl\"\nordered = true");
     // Where no result counts yet, the next start lists anew, and works meanwhile.
     for rows in [0, 1] {
         let folder = fed.place.out().join(".orchestra");
         fed.feed(0..rows);
         let mut run = fed.place.start(&[]);
-        assert!(run.until("the output folder is made", || folder.exists()), "{}", run.said());
-        kill(&fed.place, run);
+        run.must_reach("the output folder is made", || folder.exists());
+        run.kill_in(&fed.place);
         fed.pipe = Fed::new_pipe(&fed.place);
     }
     fed.feed(0..5);
     let mut run = fed.start_until(5);
     // When it is written, the groups before it are in the journal.
     fed.feed(5..6);
-    assert!(run.until("one more", || fed.place.n_results() >= 6), "{}", run.said());
-    kill(&fed.place, run);
+    run.must_reach("one more", || fed.place.n_results() >= 6);
+    run.kill_in(&fed.place);
     write_pictures(&fed.place.images(), ITEMS + 1);
     // A row that is new, before all others: it must take no number that was given.
     let place = fed.complete(&format!("{ITEMS:08}.png\n"));
@@ -128,30 +129,8 @@ fn a_parent_that_is_killed_while_items_are_listed_loses_nothing_and_doubles_noth
         assert_eq!(name, format!("{:08}.png", drawn(&records, key)), "{record}");
         assert!(key.index >= 5 || drawn(&records, key) == key.index, "{record} has another number now");
     }
-}
-
-fn kill(place: &Workplace, run: Run) {
-    run.signal(Signal::KILL);
-    assert_eq!(run.wait().status.code(), None);
-    place.no_process_is_left();
-}
-
-#[test]
-fn records_keep_the_order_of_the_list_where_a_run_is_killed_while_it_grows() {
-    let mut fed = Fed::new();
-    fed.place.edit("path = \"results.jsonl\"", "path = \"results.jsonl\"\nordered = true");
-    fed.feed(0..5);
-    let mut run = fed.start_until(5);
-    // When it is written, the groups before it are in the journal.
-    fed.feed(5..6);
-    assert!(run.until("one more", || fed.place.n_results() >= 6), "{}", run.said());
-    kill(&fed.place, run);
-    let place = fed.complete("");
-    place.holds_exactly(ITEMS);
-    let text = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
-    let index =
-        |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["index"].as_u64().unwrap();
-    assert!(text.lines().map(index).eq(0..ITEMS), "{text}");
+    let written = place.lines("results.jsonl");
+    assert!(written.iter().map(|record| record["index"].as_u64().unwrap()).eq(0..=ITEMS), "{written:?}");
 }
 
 #[test]
@@ -217,7 +196,7 @@ fn a_share_of_failures_is_judged_once_it_is_known_of_how_many_items() {
     let mut run = fed.place.start(&["--set", "limits.max_failed=20%"]);
     let failures = fed.place.out().join("failures.jsonl");
     let has_failed = || fs::metadata(&failures).is_ok_and(|m| m.len() > 0);
-    assert!(run.until("its failure", has_failed), "{}", run.said());
+    run.must_reach("its failure", has_failed);
     // All items that are listed have failed, and the run goes on.
     fed.feed(0..ITEMS);
     drop(fed.pipe);

@@ -7,7 +7,7 @@ use crate::common::{ORCHESTRA, Workplace};
 
 /// The commands that the help lists.
 fn commands(place: &Workplace) -> Vec<String> {
-    let help = place.start_command(&["--help"]).wait();
+    let help = place.command(&["--help"]);
     let list = help.must_exit(0).stdout.split("Commands:\n").nth(1).unwrap();
     let list = list.split("\n\n").next().unwrap().lines();
     // Lines that go on with a description are indented further.
@@ -26,7 +26,7 @@ fn commands(place: &Workplace) -> Vec<String> {
 fn every_command_shows_examples_that_name_it_and_its_exit_codes() {
     let place = Workplace::new();
     for name in commands(&place) {
-        let help = place.start_command(&[&name, "--help"]).wait();
+        let help = place.command(&[&name, "--help"]);
         let text = &help.must_exit(0).stdout;
         assert!(text.contains(&format!("Examples:\n  orchestra {name}")), "{text}");
         assert!(text.contains("Exit codes:"), "{text}");
@@ -38,7 +38,7 @@ fn completions_know_every_command_but_not_the_worker() {
     let place = Workplace::new();
     let commands = commands(&place);
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
-        let ended = place.start_command(&["completions", shell]).wait();
+        let ended = place.command(&["completions", shell]);
         let script = &ended.must_exit(0).stdout;
         assert_eq!(ended.stderr, "");
         for name in &commands {
@@ -47,12 +47,12 @@ fn completions_know_every_command_but_not_the_worker() {
         let words: Vec<&str> = script.split(|c: char| !c.is_alphanumeric() && c != '-').collect();
         assert!(!words.contains(&"worker"), "{shell}");
     }
-    place.start_command(&["completions", "tcsh"]).wait().must_exit(2).must_say(&["possible values"]);
+    place.command(&["completions", "tcsh"]).must_exit(2).must_say(&["possible values"]);
 }
 
 #[test]
 fn the_schema_is_printed_as_json() {
-    let ended = Workplace::new().start_command(&["schema"]).wait();
+    let ended = Workplace::new().command(&["schema"]);
     let schema: serde_json::Value = serde_json::from_str(&ended.must_exit(0).stdout).unwrap();
     assert_eq!(schema, orchestra::workflow_schema(&orchestra::kinds()));
     assert_eq!(schema["$schema"], "http://json-schema.org/draft-07/schema#");

@@ -4,8 +4,8 @@ use std::fs;
 use std::process::Command;
 
 use crate::common::{Ended, Workplace, npy, write_pictures};
-use orchestra_core::{DType, Dim, TensorSpec};
-use orchestra_testkit::onnx::ModelBuilder;
+use orchestra_core::DType;
+use orchestra_testkit::models;
 
 /// What is done with the fix.
 enum Mend {
@@ -18,8 +18,8 @@ enum Mend {
 }
 
 struct Case {
-    /// Files beside the workflow.
-    files: &'static [(&'static str, &'static [u8])],
+    /// The file that is read, where one is.
+    file: &'static [u8],
     tables: &'static str,
     /// What is wrong, in words of the message.
     says: &'static str,
@@ -32,150 +32,113 @@ const LINES: &str = "[sources.s]\nkind = \"jsonl\"\npaths = [\"d.jsonl\"]\n[stag
                      [sinks.o]\nkind = \"jsonl\"\nfrom = \"t\"\n";
 const CELLS: &str = "[sources.s]\nkind = \"csv\"\npaths = [\"d.csv\"]\n[stages.t]\nkind = \"select\"\nfrom = \"s\"\ncolumns = { id = \"id\", x = \"x\" }\n\
                      [sinks.o]\nkind = \"jsonl\"\nfrom = \"t\"\n";
+const LATIN: &str = "perhaps Windows-1252 or Latin-1";
 const PATHS: &str = "paths = [\"d.jsonl\"]";
 
 /// A file whose columns are not known by the first line, and the type that is named for the column.
-const fn untyped(
-    line: &'static [(&'static str, &'static [u8])],
-    says: &'static str,
-    fix: &'static str,
-) -> Case {
-    Case { files: line, tables: LINES, says, fix, mend: Mend::Behind(PATHS) }
+const fn untyped(file: &'static [u8], says: &'static str, fix: &'static str) -> Case {
+    Case { file, tables: LINES, says, fix, mend: Mend::Behind(PATHS) }
 }
 
 /// A file with another sign between its columns.
-const fn between(
-    files: &'static [(&'static str, &'static [u8])],
-    says: &'static str,
-    fix: &'static str,
-) -> Case {
-    Case { files, tables: CELLS, says, fix, mend: Mend::Behind("paths = [\"d.csv\"]") }
+const fn between(file: &'static [u8], says: &'static str, fix: &'static str) -> Case {
+    Case { file, tables: CELLS, says, fix, mend: Mend::Behind("paths = [\"d.csv\"]") }
 }
 
-const fn foreign(
-    files: &'static [(&'static str, &'static [u8])],
-    says: &'static str,
-    fix: &'static str,
-) -> Case {
-    Case { files, tables: CELLS, says, fix, mend: Mend::Run { from: "d.csv", to: "d.utf8.csv" } }
+const fn foreign(file: &'static [u8], says: &'static str, fix: &'static str) -> Case {
+    Case { file, tables: CELLS, says, fix, mend: Mend::Run { from: "d.csv", to: "d.utf8.csv" } }
+}
+
+/// Tables with a word that is not the right one.
+const fn word(tables: &'static str, word: &'static str, says: &'static str, fix: &'static str) -> Case {
+    Case { file: b"", tables, says, fix, mend: Mend::Replace(word) }
 }
 
 const CASES: &[Case] = &[
     untyped(
-        &[("d.jsonl", b"{\"id\": 1, \"x\": {\"a\": [1, 2]}}\n{\"id\": 2, \"x\": {\"a\": 3}}\n")],
+        b"{\"id\": 1, \"x\": {\"a\": [1, 2]}}\n{\"id\": 2, \"x\": {\"a\": 3}}\n",
         "it is an object",
         "columns = { id = \"f64\", x = \"json\" }",
     ),
     untyped(
-        &[("d.jsonl", b"{\"x\": [{\"b\": 1}]}\n{\"x\": []}\n")],
+        b"{\"x\": [{\"b\": 1}]}\n{\"x\": []}\n",
         "a list that is no tensor",
         "columns = { x = \"json\" }",
     ),
     untyped(
-        &[(
-            "d.jsonl",
-            b"{\"x\": 18446744073709551615, \"first name\": \"a\"}\n{\"x\": 1, \"first name\": \"\"}\n",
-        )],
+        b"{\"x\": 18446744073709551615, \"first name\": \"a\"}\n{\"x\": 1, \"first name\": \"\"}\n",
         "a number that f64 does not hold",
         "columns = { x = \"text\", \"first name\" = \"text\" }",
     ),
-    untyped(&[("d.jsonl", b"{\"x\": null}\n{\"x\": \"a\"}\n")], "it is null", "columns = { x = \"json\" }"),
-    between(&[("d.csv", b"id;x\n1;2\n")], "in which \";\" stands", "delimiter = \";\""),
-    between(&[("d.csv", b"id;x\n1,5;2\n")], "in which \";\" stands", "delimiter = \";\""),
-    between(&[("d.csv", b"\"id\"\tx\n1\t2\n")], "in which \"\\t\" stands", "delimiter = \"\\t\""),
+    untyped(b"{\"x\": null}\n{\"x\": \"a\"}\n", "it is null", "columns = { x = \"json\" }"),
+    between(b"id;x\n1;2\n", "in which \";\" stands", "delimiter = \";\""),
+    between(b"id;x\n1,5;2\n", "in which \";\" stands", "delimiter = \";\""),
+    between(b"\"id\"\tx\n1\t2\n", "in which \"\\t\" stands", "delimiter = \"\\t\""),
+    foreign(b"id,x\n1,caf\xe9\n", LATIN, "iconv -f cp1252 -t utf8 d.csv > d.utf8.csv"),
+    foreign(b"id,x,\xfcber\n1,2,3\n", LATIN, "iconv -f cp1252 -t utf8 d.csv > d.utf8.csv"),
     foreign(
-        &[("d.csv", b"id,x\n1,caf\xe9\n")],
-        "perhaps Windows-1252 or Latin-1",
-        "iconv -f cp1252 -t utf8 d.csv > d.utf8.csv",
-    ),
-    foreign(
-        &[("d.csv", b"id,x,\xfcber\n1,2,3\n")],
-        "perhaps Windows-1252 or Latin-1",
-        "iconv -f cp1252 -t utf8 d.csv > d.utf8.csv",
-    ),
-    foreign(
-        &[("d.csv", b"\xff\xfei\0d\0,\0x\0\n\x001\0,\x002\0\n\0")],
+        b"\xff\xfei\0d\0,\0x\0\n\x001\0,\x002\0\n\0",
         "it is UTF-16",
         "iconv -f utf-16 -t utf8 d.csv > d.utf8.csv",
     ),
     foreign(
-        &[("d.csv", b"i\0d\0,\0x\0\n\x001\0,\x002\0\n\0")],
+        b"i\0d\0,\0x\0\n\x001\0,\x002\0\n\0",
         "it is UTF-16",
         "iconv -f utf-16le -t utf8 d.csv > d.utf8.csv",
     ),
-    foreign(&[("d.csv", b"id,x\r1,2\r3,4\r")], "old Macs", "tr '\\r' '\\n' < d.csv > d.utf8.csv"),
+    foreign(b"id,x\r1,2\r3,4\r", "old Macs", "tr '\\r' '\\n' < d.csv > d.utf8.csv"),
     Case {
-        files: &[("d.jsonl", b"\xff\xfe{\0\"\0x\0\"\0:\x001\0}\0\n\0")],
+        file: b"\xff\xfe{\0\"\0x\0\"\0:\x001\0}\0\n\0",
         tables: LINES,
         says: "it is UTF-16",
         fix: "iconv -f utf-16 -t utf8 d.jsonl > d.utf8.jsonl",
         mend: Mend::Run { from: "d.jsonl", to: "d.utf8.jsonl" },
     },
-    Case {
-        files: &[],
-        tables: "[sources.s]\nkind = \"range\"\nstop = 3\n[stages.t]\nkind = \"threshold\"\nfrom = \"s\"\nabove = 9007199254740993\n\
-                 [sinks.o]\nkind = \"jsonl\"\nfrom = \"t\"\n",
-        says: "cannot be 9007199254740993",
-        fix: "above = 9007199254740992",
-        mend: Mend::Replace("above = 9007199254740993"),
-    },
-    Case {
-        files: &[],
-        tables: "[tasks.a]\ncommand = \"true\"\nretry = 3\n",
-        says: "has no key `retry`",
-        fix: "retries",
-        mend: Mend::Replace("retry"),
-    },
-    Case {
-        files: &[],
-        tables: "[tasks.a]\ncommand = \"true\"\noutput_files = \"x\"\ntimeouts = \"3s\"\n",
-        says: "has no key `timeouts`",
-        fix: "timeout",
-        mend: Mend::Replace("output_files = \"x\"\ntimeouts"),
-    },
-    Case {
-        files: &[],
-        tables: "[tasks.a]\ncommand = \"echo {attempt}\"\n",
-        says: "nothing is called `attempt`",
-        fix: "$ORCHESTRA_ATTEMPT",
-        mend: Mend::Replace("{attempt}"),
-    },
-    Case {
-        files: &[],
-        tables: "[tasks.a]\ncommand = \"echo {slot}\"\n",
-        says: "nothing is called `slot`",
-        fix: "$ORCHESTRA_SLOT",
-        mend: Mend::Replace("{slot}"),
-    },
-    Case {
-        files: &[],
-        tables: "[tasks.a]\ncommand = \"echo {lr}\"\nmatrix = { learning = [1, 2] }\n",
-        says: "nothing is called `lr`",
-        fix: "{{lr}}",
-        mend: Mend::Replace("{lr}"),
-    },
-    Case {
-        files: &[],
-        tables: "[tasks.a]\ncommand = \"true\"\n[tasks.b]\ncommand = \"cat {tasks.a.outputs}\"\n",
-        says: "tasks have no value `outputs`",
-        fix: "output",
-        mend: Mend::Replace("outputs"),
-    },
+    word(
+        "[sources.s]\nkind = \"range\"\nstop = 3\n[stages.t]\nkind = \"threshold\"\nfrom = \"s\"\nabove = 9007199254740993\n\
+         [sinks.o]\nkind = \"jsonl\"\nfrom = \"t\"\n",
+        "above = 9007199254740993",
+        "cannot be 9007199254740993",
+        "above = 9007199254740992",
+    ),
+    word("[tasks.a]\ncommand = \"true\"\nretry = 3\n", "retry", "has no key `retry`", "retries"),
+    word(
+        "[tasks.a]\ncommand = \"true\"\noutput_files = \"x\"\ntimeouts = \"3s\"\n",
+        "output_files = \"x\"\ntimeouts",
+        "has no key `timeouts`",
+        "timeout",
+    ),
+    word(
+        "[tasks.a]\ncommand = \"echo {attempt}\"\n",
+        "{attempt}",
+        "nothing is called `attempt`",
+        "$ORCHESTRA_ATTEMPT",
+    ),
+    word("[tasks.a]\ncommand = \"echo {slot}\"\n", "{slot}", "nothing is called `slot`", "$ORCHESTRA_SLOT"),
+    word(
+        "[tasks.a]\ncommand = \"echo {lr}\"\nmatrix = { learning = [1, 2] }\n",
+        "{lr}",
+        "nothing is called `lr`",
+        "{{lr}}",
+    ),
+    word(
+        "[tasks.a]\ncommand = \"true\"\n[tasks.b]\ncommand = \"cat {tasks.a.outputs}\"\n",
+        "outputs",
+        "tasks have no value `outputs`",
+        "output",
+    ),
 ];
 
 fn check(place: &Workplace) -> Ended {
-    let file = place.workflow();
-    place.start_command(&["check", file.to_str().unwrap()]).wait()
+    place.on_file("check", &[])
 }
 
 #[test]
 fn a_file_that_was_mended_as_it_was_told_passes() {
-    for Case { files, tables, says, fix, mend } in CASES {
-        let place = Workplace::new();
-        for (name, bytes) in *files {
-            fs::write(place.path(name), bytes).unwrap();
-        }
-        fs::write(place.workflow(), format!("version = 1\n{tables}")).unwrap();
+    for Case { file, tables, says, fix, mend } in CASES {
+        let place = Workplace::of(format!("version = 1\n{tables}"));
+        let name = if *tables == LINES { "d.jsonl" } else { "d.csv" };
+        fs::write(place.path(name), file).unwrap();
         let ended = check(&place);
         let help =
             ended.stderr.lines().filter(|line| line.contains("= help: ")).collect::<Vec<_>>().join("\n");
@@ -192,7 +155,7 @@ fn a_file_that_was_mended_as_it_was_told_passes() {
         }
         check(&place).must_exit(0);
         // What has items is read, too.
-        if !files.is_empty() {
+        if !file.is_empty() {
             place.run(&[]).must_exit(0).must_say(&[" 0 failed"]);
         }
     }
@@ -203,14 +166,13 @@ fn a_column_may_be_called_with_its_stage_whatever_else_that_gives() {
     for (from, more) in [("", ""), ("", ", c = \"n * 2\""), ("two", ""), ("two", ", c = \"n * 2\"")] {
         let reads = if from.is_empty() { "\"same\"".to_owned() } else { "[\"same\", \"two\"]".to_owned() };
         let use_two = if from.is_empty() { "" } else { ", e = \"two.b + 1\"" };
-        let place = Workplace::new();
         let text = format!(
             "version = 1\n[sources.n]\nkind = \"range\"\nstop = 3\n[stages.same]\nkind = \"select\"\nfrom = \"n\"\ncolumns = {{ a = \"n.n\"{more} }}\n\
              [stages.two]\nkind = \"select\"\nfrom = \"n\"\ncolumns = {{ b = \"n\" }}\n\
              [stages.both]\nkind = \"select\"\nfrom = {reads}\ncolumns = {{ a = \"same.a\", d = \"same.a + 1\"{use_two} }}\n\
              [sinks.o]\nkind = \"jsonl\"\nfrom = \"both\"\nordered = true\n[sinks.p]\nkind = \"jsonl\"\nfrom = \"two.b\"\n"
         );
-        fs::write(place.workflow(), text).unwrap();
+        let place = Workplace::of(text);
         place.run(&[]).must_exit(0);
         let out = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
         assert!(
@@ -221,7 +183,7 @@ fn a_column_may_be_called_with_its_stage_whatever_else_that_gives() {
 }
 
 fn check_json(place: &Workplace, code: i32) -> serde_json::Value {
-    let ended = place.start_command(&["check", "--json", place.workflow().to_str().unwrap()]).wait();
+    let ended = place.command(&["check", "--json", place.workflow().to_str().unwrap()]);
     serde_json::from_str(&ended.must_exit(code).stdout).unwrap()
 }
 
@@ -230,7 +192,7 @@ fn a_check_for_scripts_finds_what_a_check_finds() {
     let place = Workplace::new();
     fs::write(place.path("a.csv"), "id,x\n1,2\n").unwrap();
     fs::write(place.path("b.csv"), "id,y\n1,2\n").unwrap();
-    fs::write(place.workflow(), format!("version = 1\n{}", CELLS.replace("d.csv", "*.csv"))).unwrap();
+    place.write(format!("version = 1\n{}", CELLS.replace("d.csv", "*.csv")));
     let said = "its columns are `id`, `y`, and those of the first file `id`, `x`";
     check(&place).must_exit(78).must_say(&[said]);
     let json = check_json(&place, 78);
@@ -261,7 +223,7 @@ fn an_integer_beyond_doubles_says_which_type_keeps_it_in_a_list_too() {
         ),
     ] {
         fs::write(place.path("d.jsonl"), rows).unwrap();
-        fs::write(place.workflow(), format!("version = 1\n{LINES}")).unwrap();
+        place.write(format!("version = 1\n{LINES}"));
         place.run(&["--fresh"]).must_exit(65).must_say(&[fix]);
         place.edit(PATHS, &format!("{PATHS}\n{fix}"));
         place.run(&["--fresh"]).must_exit(0);
@@ -279,7 +241,7 @@ fn a_column_that_a_row_lacks_is_told_with_the_others() {
     ] {
         fs::write(place.path(&format!("d.{kind}")), rows).unwrap();
         let tables = CELLS.replace("csv", kind).replace("x = \"x\"", "x = \"x\", n = \"n\"");
-        fs::write(place.workflow(), format!("version = 1\n{tables}")).unwrap();
+        place.write(format!("version = 1\n{tables}"));
         let fix = "columns = { id = \"f64\", x = \"f64?\", n = \"text\" }";
         place.run(&["--fresh"]).must_exit(65).must_say(&[fix]);
         let paths = format!("paths = [\"d.{kind}\"]");
@@ -292,21 +254,12 @@ fn a_column_that_a_row_lacks_is_told_with_the_others() {
 fn a_type_that_a_model_does_not_take_is_told_where_it_is_given() {
     let place = Workplace::new();
     let model = |dtype, row: &[usize]| {
-        let row: Vec<Dim> = row.iter().copied().map(Dim::Fixed).collect();
-        let [x, y] = ["x", "y"].map(|name| TensorSpec {
-            name: name.into(),
-            dtype,
-            row: row.clone(),
-            batch: Dim::Dynamic,
-        });
-        let model = ModelBuilder::new("m").input(&x).output(&y).node("Identity", &["x"], &["y"], &[]);
-        fs::write(place.path("m.onnx"), model.encode()).unwrap();
+        let written = models::identity(&place.path(""), dtype, row).unwrap();
+        fs::rename(written, place.path("m.onnx")).unwrap();
     };
     let rest = "[models.m]\npath = \"m.onnx\"\n[stages.run]\nkind = \"infer\"\nfrom = \"s\"\nmodel = \"m\"\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"run\"\n[devices]\nuse = [\"cpu\"]\n";
     fs::write(place.path("d.jsonl"), "{\"x\": [1, 2]}\n").unwrap();
-    let of = |source: &str| {
-        fs::write(place.workflow(), format!("version = 1\n[sources.s]\n{source}\n{rest}")).unwrap()
-    };
+    let of = |source: &str| place.write(format!("version = 1\n[sources.s]\n{source}\n{rest}"));
     let lines = "kind = \"jsonl\"\npaths = [\"d.jsonl\"]\ncolumns = { x = \"i32[2]\" }";
     model(DType::I64, &[2]);
     of(lines);
@@ -351,25 +304,24 @@ fn check_and_plan_say_how_many_items_there_are_and_what_each_is() {
         let text = format!(
             "version = 1\n[sources.s]\n{source}\n[stages.t]\n{stage}\nfrom = \"s\"\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"t\"\n"
         );
-        fs::write(place.workflow(), text).unwrap();
+        place.write(text);
         let checked = check(&place);
-        assert!(checked.must_exit(0).stdout.contains(says), "{says}: {}", checked.stdout);
+        checked.must_exit(0).must_print(&[says]);
         let json = check_json(&place, 0);
         assert!(json["sources"][0]["in_words"].as_str().unwrap().starts_with(says), "{json}");
         let number: String = says.split(' ').next().unwrap().replace(',', "");
         assert_eq!(json["sources"][0]["items"].to_string(), number);
-        let planned = place.start_command(&["plan", place.workflow().to_str().unwrap()]).wait();
-        assert!(planned.must_exit(0).stdout.contains(&format!("source s: {says}")), "{}", planned.stdout);
+        let planned = place.on_file("plan", &[]);
+        planned.must_exit(0).must_print(&[&format!("source s: {says}")]);
     }
 }
 
 #[test]
 fn a_file_whose_items_are_requests_is_planned_and_no_run_is_made_of_it() {
-    let place = Workplace::new();
     let text = "version = 1\n[sources.s]\nkind = \"request\"\ncolumns = { n = \"i64\" }\n[stages.t]\nkind = \"select\"\nfrom = \"s\"\n\
                 columns = { m = \"n + n\" }\n[sinks.o]\nkind = \"reply\"\nfrom = \"t\"\n";
-    fs::write(place.workflow(), text).unwrap();
-    let planned = place.start_command(&["plan", place.workflow().to_str().unwrap()]).wait();
+    let place = Workplace::of(text);
+    let planned = place.on_file("plan", &[]);
     let planned = &planned.must_exit(0).stdout;
     assert!(planned.contains("source s: requests, each one number (`n`, i64)"), "{planned}");
     assert!(planned.contains("sink o <- t: the one who asked"), "{planned}");

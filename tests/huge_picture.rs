@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use crate::common::{Blocks, Workplace, write_pictures};
+use crate::common::Workplace;
 use crate::hostile_files::ends::{must_end, of_hostile};
 use crate::hostile_files::pictures::png;
 use crate::peak::{MOST, peak_of, peak_with};
@@ -15,29 +15,10 @@ use orchestra_testkit::records::{ItemKey, Records, items};
 const ITEMS: u64 = 60;
 
 #[test]
-fn a_picture_of_three_quarters_of_a_gigabyte_takes_no_more_than_the_limit_and_its_neighbours_are_done() {
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), ITEMS);
-    // Within `max_pixels`, behind all others by its name.
-    let file = write_blank_picture(&place.images(), ITEMS, 16_384).unwrap();
-    assert!(file.metadata().unwrap().len() < 4 << 20, "the file is small");
-    // The nearest pixel may be any, so all of them are decoded.
-    let peak = peak_of(&place, &["--set", "stages.pixels.filter=nearest"], 65);
-    let records = place.must_hold(&items("scans", 0..ITEMS), &items("scans", [ITEMS]));
-    let key = ItemKey { source: "scans".into(), index: ITEMS };
-    assert_eq!(records.failure_kind(&key), Some("out_of_memory"), "{:?}", records.failed[&key]);
-    let error = records.failed[&key]["error"].as_str().unwrap();
-    assert!(error.contains("limits.memory") && error.contains("256 MiB"), "{error}");
-    assert!(error.contains("16384x16384 pixels of 3 bytes take 768 MiB"), "{error}");
-    assert!(peak < MOST, "{peak} bytes");
-}
-
-#[test]
 fn where_each_process_may_have_900_mb_a_larger_picture_fails_by_name_and_the_run_goes_on() {
     // All that it maps, and what it can write to alone: also of the parent.
     for limits in ["ulimit -v 900000", "ulimit -d 900000"] {
-        let place = Workplace::with_blocks(&Blocks::default());
-        write_pictures(&place.images(), ITEMS);
+        let place = Workplace::with_pictures(ITEMS);
         let file = png(false);
         assert!(file.len() < 1 << 20, "the file is small");
         // Behind all others by its name.
@@ -70,8 +51,7 @@ fn where_each_process_may_have_900_mb_a_larger_picture_fails_by_name_and_the_run
 
 #[test]
 fn a_picture_that_is_read_line_by_line_takes_what_its_row_needs() {
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), ITEMS);
+    let place = Workplace::with_pictures(ITEMS);
     write_blank_picture(&place.images(), ITEMS, 16_384).unwrap();
     let peak = peak_of(&place, &[], 0);
     place.must_hold(&items("scans", 0..=ITEMS), &BTreeSet::new());
@@ -115,7 +95,7 @@ kind = \"jsonl\"
 from = \"pixels_of_others\"
 path = \"others.jsonl\"
 ";
-    fs::write(place.workflow(), text).unwrap();
+    place.write(text);
     let results = ["results.jsonl", "others.jsonl"];
     let (peak, _) = peak_with(&place, &["--set", "limits.loaders=2"], 0, &results);
     let all = items("scans", 0..2).into_iter().chain(items("others", 0..2)).collect();
@@ -127,8 +107,7 @@ path = \"others.jsonl\"
 
 #[test]
 fn hostile_files_of_every_format_end_one_by_one_and_take_no_more_than_the_limit() {
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), ITEMS);
+    let place = Workplace::with_pictures(ITEMS);
     let hostile = write_hostile_pictures(&place.images()).unwrap();
     let peak = peak_of(&place, &[], 65);
     let records = place.records();

@@ -33,9 +33,7 @@ fn workplace(n: u64) -> Workplace {
 /// Runs it to the end; gives the most memory of its own that the parent was seen with, and how much text it wrote, in bytes.
 fn measured(place: &Workplace, n: u64) -> (u64, u64) {
     // With one arena the allocator keeps no more for having run in other threads.
-    let workflow = place.workflow();
-    let mut run =
-        place.start_command_with(&["run", workflow.to_str().unwrap()], &[("MALLOC_ARENA_MAX", "1")]);
+    let mut run = place.start_with(&[("MALLOC_ARENA_MAX", "1")]);
     let pid = run.pid();
     let mut peak = 0;
     run.until("it has ended", || {
@@ -76,7 +74,7 @@ fn stretched(rows: u64, n: usize) -> Workplace {
     let model = models::stretched(&place.path("models"), n).unwrap();
     fs::write(place.path("rows.npy"), npy(&format!("({rows}, 1)"), (0..rows).map(|row| row as f32 + 1.0)))
         .unwrap();
-    let text = format!(
+    place.write(format!(
         "version = 1
 [sources.scans]
 kind = \"tensors\"
@@ -102,8 +100,7 @@ use = [\"cpu\"]
 [limits]
 memory = \"256MiB\"
 "
-    );
-    fs::write(place.workflow(), text).unwrap();
+    ));
     place
 }
 
@@ -133,7 +130,7 @@ fn tiny_items(n: u64) -> Workplace {
     let model = models::identity(&place.path("models"), DType::F32, &[4]).unwrap();
     let rows = (0..n).flat_map(|row| [row as f32; 4]);
     fs::write(place.path("rows.npy"), npy(&format!("({n}, 4)"), rows)).unwrap();
-    let text = format!(
+    place.write(format!(
         "version = 1
 [sources.scans]
 kind = \"tensors\"
@@ -153,8 +150,7 @@ path = \"results.jsonl\"
 [devices]
 use = [\"cpu\"]
 "
-    );
-    fs::write(place.workflow(), text).unwrap();
+    ));
     place
 }
 

@@ -10,11 +10,11 @@ use serde_json::Value;
 fn init(place: &Workplace, folder: &Path, more: &[&str]) -> Ended {
     let mut arguments = vec!["init", folder.to_str().unwrap()];
     arguments.extend(more);
-    place.start_command(&arguments).wait()
+    place.command(&arguments)
 }
 
 fn run(place: &Workplace, folder: &Path) -> Ended {
-    place.start_command(&["run", folder.join("workflow.toml").to_str().unwrap()]).wait()
+    place.command(&["run", folder.join("workflow.toml").to_str().unwrap()])
 }
 
 /// Every file below a folder with its content.
@@ -38,8 +38,8 @@ fn what_it_writes_passes_the_check_and_runs_to_its_end() {
     let said = init(&place, &folder, &[]);
     assert_eq!(said.must_exit(0).stderr, "");
     let file = folder.join("workflow.toml");
-    assert!(said.stdout.contains(&format!("orchestra run '{}'", file.display())), "{}", said.stdout);
-    let checked = place.start_command(&["check", file.to_str().unwrap()]).wait();
+    said.must_print(&[&format!("orchestra run '{}'", file.display())]);
+    let checked = place.command(&["check", file.to_str().unwrap()]);
     assert_eq!(checked.must_exit(0).stderr, "");
     run(&place, &folder).must_exit(0).must_say(&["digits finished: 10 items read, 10 done, 0 failed"]);
     let results = fs::read_to_string(folder.join("out/results.jsonl")).unwrap();

@@ -16,7 +16,7 @@ fn a_run_that_is_interrupted_says_so_and_is_completed_later() {
         let place = Workplace::with_gate(ITEMS);
         let mut run = place.start_until(300);
         run.signal(signal);
-        assert!(run.until_it_says("stopping: finishing what is in flight"));
+        run.must_say("stopping: finishing what is in flight");
         place.open_gate();
         let ended = run.wait();
         ended.must_exit(130).must_say(&["stopping: finishing what is in flight", "What is done is kept"]);
@@ -38,7 +38,7 @@ fn one_sigterm_under_load_ends_a_run_within_the_grace_period_however_long_a_batc
     let place = Workplace::with_gate(ITEMS);
     place.close_gate_after(300);
     let mut run = place.start(&["--set", "limits.grace=500ms", "--set", "limits.batch_timeout=1h"]);
-    assert!(run.until("the run is under way", || place.n_results() >= 300), "{}", run.said());
+    run.must_reach("the run is under way", || place.n_results() >= 300);
     // The gate stays closed: all workers have batches that they cannot finish, and all slots are full behind them.
     run.signal(Signal::TERM);
     let ended = run.wait();
@@ -64,9 +64,9 @@ fn a_second_signal_ends_a_run_whose_model_hangs() {
         write_pictures(&place.images(), n);
         write_trap_picture(&place.images(), 0, Trap::Hang).unwrap();
         let mut run = place.start(&["--set", "limits.batch_timeout=1h"]);
-        assert!(run.until("results come in beside the batch that hangs", || place.n_results() >= 100));
+        run.must_reach("results come in beside the batch that hangs", || place.n_results() >= 100);
         run.signal(signal);
-        assert!(run.until_it_says("stopping: finishing what is in flight"));
+        run.must_say("stopping: finishing what is in flight");
         run.signal(signal);
         let ended = run.wait();
         ended.must_exit(130).must_say(&["stopping now: workers are killed", "What is done is kept"]);
@@ -91,11 +91,11 @@ fn a_third_signal_ends_the_command_at_once_and_the_run_is_completed_later() {
         write_trap_picture(&place.images(), 64, Trap::Hang).unwrap();
         let mut run =
             place.start(&["--set", "limits.batch_timeout=1h", "--set", "models.blocks.sandbox=off"]);
-        assert!(run.until("results come in", || place.n_results() >= 100), "{}", run.said());
+        run.must_reach("results come in", || place.n_results() >= 100);
         run.signal(signals[0]);
-        assert!(run.until_it_says("stopping: finishing what is in flight"));
+        run.must_say("stopping: finishing what is in flight");
         run.signal(signals[1]);
-        assert!(run.until_it_says("stopping now: workers are killed"));
+        run.must_say("stopping now: workers are killed");
         run.signal(signals[2]);
         let ended = run.wait();
         ended.must_exit(130);
@@ -125,7 +125,7 @@ fn a_hail_of_signals_ends_the_command_and_harms_nothing() {
             0 => place.n_results() > before,
             _ => !workers_of(pid).is_empty(),
         };
-        assert!(run.until("it goes on", is_under_way), "{}", run.said());
+        run.must_reach("it goes on", is_under_way);
         let send = run.signaller();
         run.until("it ends", || {
             send(Signal::INT);

@@ -63,6 +63,14 @@ fn the_parent_maps_no_runtime_while_its_workers_do() {
     let place = Workplace::with_gate(1_000);
     let mut run = place.start_until(100);
     let pid = run.pid();
+    // The official builds of ONNX Runtime report sessions to their maker unless this is set. One that has just been started has the environment of the
+    // run for a moment.
+    let workers = run.workers();
+    let all_silent = || {
+        let silent: Vec<u32> = with_variable("ORT_DISABLE_TELEMETRY", "1").iter().map(|p| p.pid).collect();
+        workers.iter().all(|worker| silent.contains(worker))
+    };
+    assert!(run.until("all workers have the variable", all_silent), "{workers:?}: {}", run.said());
     let (mut looks, mut inputs) = (0, BTreeSet::new());
     // A worker had the runtime at a moment at which the parent could be looked at.
     let mut seen_in_worker = false;
@@ -114,25 +122,6 @@ fn the_parent_maps_no_runtime_while_its_workers_do() {
     place.nothing_is_left();
 }
 
-/// The official builds of ONNX Runtime report sessions to their maker unless this variable is set; the surroundings of a test may
-/// suppress that, too, so the variable itself is looked for.
-#[test]
-fn workers_are_told_to_report_nothing() {
-    let place = Workplace::with_gate(500);
-    let mut run = place.start_until(1);
-    let workers = run.workers();
-    assert!(!workers.is_empty());
-    // One that has just been started has the environment of the run for a moment.
-    let all_silent = || {
-        let silent: Vec<u32> = with_variable("ORT_DISABLE_TELEMETRY", "1").iter().map(|p| p.pid).collect();
-        workers.iter().all(|worker| silent.contains(worker))
-    };
-    assert!(run.until("all workers have the variable", all_silent), "{workers:?}: {}", run.said());
-    place.open_gate();
-    run.wait().must_exit(0);
-    place.nothing_is_left();
-}
-
 /// With the files gone, nothing could be decoded again: what the dead workers held goes to their successors from memory.
 #[test]
 fn pictures_that_were_decoded_are_not_decoded_again_when_workers_die() {
@@ -142,7 +131,7 @@ fn pictures_that_were_decoded_are_not_decoded_again_when_workers_die() {
     place.edit("wait = \"5ms\"", "wait = \"1h\"");
     place.close_gate_after(0);
     let mut run = place.start(&[]);
-    assert!(run.until("the batch is with a worker", || place.waiting_at_gate() == 1), "{}", run.said());
+    run.must_reach("the batch is with a worker", || place.waiting_at_gate() == 1);
     fs::remove_dir_all(place.images()).unwrap();
     let victims = run.workers();
     assert!(!victims.is_empty());

@@ -1,6 +1,6 @@
 //! The table of kills: in each shape of a workflow, each process that it has is killed at each moment, and every item still ends once, with what is its
 //! own. Moments are events of the run: it stands at the gate of a model, has so many results, or is about to write. The full size has storms by the
-//! clock as well. `part_kills.rs` aims between files of many rows, `crates/orchestra/tests/audited/kill_points.rs` between words of the protocol;
+//! clock as well. `part_kills.rs` aims between files of many rows, `crates/orchestra/tests/it/protocol_faults.rs` between words of the protocol;
 //! the shape `flow`, whose items are requests, has its test beside that, in `flow.rs`.
 
 mod bucket;
@@ -165,7 +165,7 @@ fn workers_and_loaders_die(shape: &'static Shape) {
     gate.close_after(0).unwrap();
     let mut run = struck.start(&[], &[]);
     // Whatever plans the run asks a script in Python in a process that looks like a worker.
-    assert!(run.until("items are listed", || struck.list().exists()), "{}", run.said());
+    run.must_reach("items are listed", || struck.list().exists());
     let mut killed = struck.kill(&mut run, Reading, workers_of, 1);
     let (some, mut stood) = (struck.items * shape.rows / 6, 0);
     let mut open_at_first = None;
@@ -185,7 +185,7 @@ fn workers_and_loaders_die(shape: &'static Shape) {
     for n in 1.. {
         let enough = before + n * 3 * BATCH as usize;
         let comes = || place.n_results() >= enough || gate.n_waiting() > stood;
-        assert!(run.until("more results", comes), "{}", run.said());
+        run.must_reach("more results", comes);
         if n == 1 && is_killed(Committing) {
             struck.kill(&mut run, Committing, loaders_of, 1);
         }
@@ -242,7 +242,7 @@ fn the_parent_dies(shape: &'static Shape) {
 
     gate.close_after(0).unwrap();
     let mut run = struck.start(&[], &[]);
-    assert!(run.until("items are listed", || struck.list().exists()), "{}", run.said());
+    run.must_reach("items are listed", || struck.list().exists());
     run.signal(Signal::KILL);
     killed(run, "reading");
 

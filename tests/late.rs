@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Workplace, python_env};
+use crate::common::{Workplace, json_lines, python_env, repository};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -34,7 +34,10 @@ trap '' TERM
 echo upload >> ran
 '''
 outputs = "{output}/copy"
+"#;
 
+/// What reads the rows of `prepare`, and writes twice the number of each.
+pub const ITEMS: &str = r#"
 [sources.rows]
 kind = "jsonl"
 paths = ["{tasks.prepare.output}/*.jsonl"]
@@ -51,14 +54,17 @@ kind = "jsonl"
 from = "twice"
 "#;
 
-fn place(text: &str, rows: &str) -> Workplace {
-    let place = Workplace::new();
-    fs::write(place.workflow(), text).unwrap();
+fn file() -> String {
+    format!("{FILE}{ITEMS}")
+}
+
+pub fn place(text: &str, rows: &str) -> Workplace {
+    let place = Workplace::of(text);
     fs::write(place.path("rows.jsonl"), rows).unwrap();
     place
 }
 
-fn rows(n: u64) -> String {
+pub fn rows(n: u64) -> String {
     (0..n).map(|n| format!("{{\"n\": {n}}}\n")).collect()
 }
 
@@ -71,10 +77,9 @@ fn ran(place: &Workplace) -> Vec<String> {
 
 /// Each row has one record, with twice its number.
 #[track_caller]
-fn holds_all(file: &Path, n: u64) {
+pub fn holds_all(file: &Path, n: u64) {
     let mut seen = BTreeSet::new();
-    for line in fs::read_to_string(file).unwrap().lines() {
-        let record: Value = serde_json::from_str(line).unwrap();
+    for record in json_lines(file) {
         let index = record["index"].as_u64().unwrap();
         assert_eq!(record["result"]["m"].as_f64(), Some(2.0 * index as f64), "{record}");
         assert!(seen.insert(index), "two records for {index}");
@@ -82,23 +87,14 @@ fn holds_all(file: &Path, n: u64) {
     assert_eq!(seen, (0..n).collect());
 }
 
-fn state<'a>(report: &'a Value, task: &str) -> &'a Value {
-    let tasks = report["tasks"].as_array().unwrap();
-    tasks.iter().find(|found| found["task"] == task).unwrap_or_else(|| panic!("no `{task}` in {report}"))
-}
-
 #[test]
 fn a_source_reads_what_a_command_has_made_and_a_command_what_a_sink_has_written() {
-    let place = place(FILE, &rows(20));
-    let file = place.workflow();
-    let file = file.to_str().unwrap();
+    let place = place(&file(), &rows(20));
     let later = "source `rows` uses values of `prepare`";
     for command in ["check", "plan", "tasks"] {
-        let ended = place.start_command(&[command, file]).wait();
-        ended.must_exit(0);
-        assert!(ended.stdout.contains(later), "{}", ended.stdout);
+        place.on_file(command, &[]).must_exit(0).must_print(&[later]);
     }
-    place.start_command(&["graph", file]).wait().must_exit(75).must_say(&[later]);
+    place.on_file("graph", &[]).must_exit(75).must_say(&[later]);
     place
         .run(&[])
         .must_exit(0)
@@ -109,13 +105,13 @@ fn a_source_reads_what_a_command_has_made_and_a_command_what_a_sink_has_written(
     let report = place.report();
     for task in ["prepare", "apart", "upload"] {
         assert_eq!(
-            (&state(&report, task)["state"], &state(&report, task)["before"]),
+            (&place.tasks()[task]["state"], &place.tasks()[task]["before"]),
             (&"done".into(), &false.into())
         );
     }
     assert_eq!(report["pipelines"]["rows"]["end"], "complete");
-    place.start_command(&["verify", place.out().to_str().unwrap()]).wait().must_exit(0);
-    place.start_command(&["graph", file]).wait().must_exit(0);
+    place.on_out("verify", &[]).must_exit(0);
+    place.on_file("graph", &[]).must_exit(0);
     let run_id = report["run_id"].clone();
     place.run(&[]).must_exit(0).must_say(&["nothing is left to do: 20 items read"]);
     assert_eq!((ran(&place).len(), &place.report()["run_id"]), (3, &run_id));
@@ -144,23 +140,19 @@ fn a_source_reads_what_a_command_has_made_and_a_command_what_a_sink_has_written(
 
 #[test]
 fn a_command_may_make_anew_what_no_record_was_made_of() {
-    let place = place(FILE, "");
+    let place = place(&file(), "");
     place.edit("mkdir {output}/done || exit 8", "mkdir -p {output}/done");
     place.run(&[]).must_exit(0).must_say(&["0 items read"]);
     fs::write(place.path("rows.jsonl"), rows(9)).unwrap();
     place.run(&[]).must_exit(0).must_say(&["9 items read, 9 done, 0 failed"]);
     holds_all(&place.out().join("tasks/upload/output/copy"), 9);
-    let file = place.workflow();
-    let file = file.to_str().unwrap();
-    let listed = place.start_command(&["run", file, "--dry-run"]).wait();
-    assert!(listed.must_exit(0).stdout.contains("done unless items are new"), "{}", listed.stdout);
-    let listed = place.start_command(&["run", file, "--dry-run", "--fresh"]).wait();
-    assert!(listed.must_exit(0).stdout.contains("3 tasks would run"), "{}", listed.stdout);
+    place.run(&["--dry-run"]).must_exit(0).must_print(&["done unless items are new"]);
+    place.run(&["--dry-run", "--fresh"]).must_exit(0).must_print(&["3 tasks would run"]);
 }
 
 #[test]
 fn a_run_that_is_interrupted_between_its_parts_goes_on_where_it_was() {
-    let manifest = FILE.replace(
+    let manifest = file().replace(
         "paths = [\"{tasks.prepare.output}/*.jsonl\"]",
         "manifest = \"list.csv\"\nroot = \"{tasks.prepare.output}\"",
     );
@@ -170,11 +162,7 @@ fn a_run_that_is_interrupted_between_its_parts_goes_on_where_it_was() {
         let list = place.path("list.csv");
         assert!(Command::new("mkfifo").arg(&list).status().unwrap().success());
         let mut run = place.start(&[]);
-        assert!(
-            run.until("the first part is over", || place.out().join("run.json").exists()),
-            "{}",
-            run.said()
-        );
+        run.must_reach("the first part is over", || place.out().join("run.json").exists());
         run.signal(signal);
         let ended = run.wait();
         if signal != Signal::KILL {
@@ -182,10 +170,7 @@ fn a_run_that_is_interrupted_between_its_parts_goes_on_where_it_was() {
         }
         place.no_process_is_left();
         let report = place.report();
-        assert_eq!(
-            (&report["exit_code"], &state(&report, "prepare")["state"]),
-            (&130.into(), &"done".into())
-        );
+        assert_eq!((&report["exit_code"], &place.tasks()["prepare"]["state"]), (&130.into(), &"done".into()));
         assert!(!place.out().join("results.jsonl").exists() || place.n_results() == 0);
         fs::remove_file(&list).unwrap();
         fs::write(&list, "file\nrows.jsonl\n").unwrap();
@@ -197,7 +182,7 @@ fn a_run_that_is_interrupted_between_its_parts_goes_on_where_it_was() {
 
 #[test]
 fn where_a_command_fails_whose_values_are_used_nothing_of_the_items_starts_and_all_else_runs() {
-    let place = place(FILE, &rows(3));
+    let place = place(&file(), &rows(3));
     place.edit("mkdir {output}/done || exit 8", "test -e good || exit 8; mkdir {output}/done");
     place.run(&[]).must_exit(65).must_say(&[
         "joined stopped: 3 tasks, 1 done, 1 failed, 1 skipped",
@@ -209,9 +194,9 @@ fn where_a_command_fails_whose_values_are_used_nothing_of_the_items_starts_and_a
         (&report["exit_code"], &report["pipelines"]["rows"]["end"]),
         (&65.into(), &"not started".into())
     );
-    assert_eq!(state(&report, "prepare")["attempts"], 1);
+    assert_eq!(place.tasks()["prepare"]["attempts"], 1);
     assert_eq!(
-        state(&report, "upload")["why"],
+        place.tasks()["upload"]["why"],
         "was not started, because the sources, stages and sinks of the file were not started"
     );
     assert_eq!(ran(&place), ["apart"]);
@@ -223,12 +208,12 @@ fn where_a_command_fails_whose_values_are_used_nothing_of_the_items_starts_and_a
 
 #[test]
 fn what_is_wrong_is_told_with_its_place_early_or_late() {
-    let place = place(FILE, "");
+    let place = place(&file(), "");
     place.edit("{tasks.prepare.output}/*.jsonl", "{tasks.prepare.output}/*.txt");
     place.run(&[]).must_exit(78).must_say(&["workflow.toml:27:10", "*.txt"]);
     assert_eq!(ran(&place), ["prepare"], "what was done before counts");
     let report = place.report();
-    assert_eq!((&report["exit_code"], &state(&report, "prepare")["state"]), (&78.into(), &"done".into()));
+    assert_eq!((&report["exit_code"], &place.tasks()["prepare"]["state"]), (&78.into(), &"done".into()));
     assert_eq!(report["pipelines"]["rows"]["end"], "not started");
     place.edit("{tasks.prepare.output}/*.txt", "{tasks.prepair.output}/*.jsonl");
     place.run(&[]).must_exit(78).must_say(&[
@@ -244,7 +229,7 @@ fn what_is_wrong_is_told_with_its_place_early_or_late() {
 
 #[test]
 fn items_that_fail_hold_no_command_and_a_command_alone_brings_what_it_comes_after() {
-    let place = place(FILE, &(rows(4) + "{\"n\": \"no number\"}\n"));
+    let place = place(&file(), &(rows(4) + "{\"n\": \"no number\"}\n"));
     place.run(&["--only", "prepare"]).must_exit(0).must_say(&["1 task, 1 done"]);
     assert_eq!(ran(&place), ["prepare"]);
     assert!(!place.out().join("results.jsonl").exists());
@@ -260,7 +245,7 @@ fn items_that_fail_hold_no_command_and_a_command_alone_brings_what_it_comes_afte
 
 #[test]
 fn a_folder_that_is_moved_goes_on_where_it_was() {
-    let place = place(FILE, &rows(20));
+    let place = place(&file(), &rows(20));
     let folder = |name: &str| place.path(name);
     fs::create_dir(folder("here")).unwrap();
     for file in ["workflow.toml", "rows.jsonl"] {
@@ -268,7 +253,7 @@ fn a_folder_that_is_moved_goes_on_where_it_was() {
     }
     let run = |name: &str| {
         let file = folder(name).join("workflow.toml");
-        place.start_command(&["run", file.to_str().unwrap()]).wait()
+        place.command(&["run", file.to_str().unwrap()])
     };
     let report = |name: &str| -> Value {
         serde_json::from_slice(&fs::read(folder(name).join("out/run.json")).unwrap()).unwrap()
@@ -299,8 +284,7 @@ fn example(name: &str, code: i32, says: &[&str], checked: &str) -> Option<Value>
     let bin = Path::new(&python).parent().unwrap().display();
     let path = format!("{bin}:{}", std::env::var("PATH").unwrap_or_default());
     let place = Workplace::new();
-    let folder =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).canonicalize().unwrap();
+    let folder = repository().join("examples").join(name);
     let (file, out) = (folder.join("workflow.toml"), place.out());
     let arguments = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
     place.start_command_with(&arguments, &[("PATH", &path)]).wait().must_exit(code).must_say(says);
@@ -359,18 +343,8 @@ best = { metric = "loss", goal = "min" }
 command = "echo apart >> ran"
 [tasks.upload]
 command = "cp {sinks.results.path} {output}/copy"
-[sources.rows]
-kind = "jsonl"
-paths = ["{tasks.train.best.output}/*.jsonl"]
-[stages.twice]
-kind = "select"
-from = "rows"
-columns = { m = "n * 2" }
-[sinks.results]
-kind = "jsonl"
-from = "twice"
 "#;
-    let place = place(text, "");
+    let place = place(&format!("{text}{}", ITEMS.replace("prepare", "train.best")), "");
     place.run(&["--only", "upload"]).must_exit(65).must_say(&["train[lr=1]", "1 failed"]);
     assert_eq!(ran(&place), [""; 0]);
     let copy = fs::read_to_string(place.out().join("tasks/upload/output/copy")).unwrap();

@@ -20,7 +20,7 @@ fn a_list_whose_process_is_killed_is_finished_by_another_one_exactly() {
     fs::write(place.path("rows.csv"), rows).unwrap();
     let text = "version = 1\n[sources.rows]\nkind = \"csv\"\npaths = [\"rows.csv\"]\ncolumns = { n = \"i64\" }\n[stages.all]\nkind = \"select\"\nfrom = \"rows\"\ncolumns = { n = \"n\" }\n\
          [sinks.results]\nkind = \"jsonl\"\nfrom = \"all\"\npath = \"results.jsonl\"\n";
-    fs::write(place.workflow(), text).unwrap();
+    place.write(text);
     let mut run = place.start(&[]);
     let pid = run.pid();
     // The list is there with its first items, and a parent that stands still reads no more of them.

@@ -38,11 +38,17 @@ fn of<'a>(lines: &'a [Value], message: &str) -> Vec<&'a Value> {
     lines.iter().filter(|l| l["message"] == message).collect()
 }
 
+#[track_caller]
+fn names_its_worker(line: &Value) {
+    let of = ["pipeline", "stage", "device"].map(|key| line[key].as_str().unwrap());
+    assert_eq!(of, ["scans", "read", "cpu"]);
+    assert!(line["worker"].is_string() && line["pid"].is_u64(), "{line}");
+}
+
 fn run_in_json(place: &Workplace, more: &[&str], variables: &[(&str, &str)]) -> Ended {
-    let workflow = place.workflow();
-    let mut all = vec!["run", workflow.to_str().unwrap(), "--log-format", "json", "--log-files", "json"];
-    all.extend(more);
-    place.start_command_with(&all, variables).wait()
+    let file = place.workflow();
+    let run = ["run", file.to_str().unwrap(), "--log-format", "json", "--log-files", "json"];
+    place.start_command_with(&[&run[..], more].concat(), variables).wait()
 }
 
 #[test]
@@ -60,11 +66,7 @@ fn json_lines_hold_the_ids_of_what_they_are_about() {
     assert!(lines.iter().chain(&log(&place, "run.log")).all(|line| line["run"] == run_id));
     for message in ["worker started", "worker ready", "worker ended"] {
         let line = of(&lines, message)[0];
-        assert_eq!(
-            (&line["pipeline"], &line["stage"], &line["device"]),
-            (&"scans".into(), &"read".into(), &"cpu".into())
-        );
-        assert!(line["worker"].is_string() && line["pid"].is_u64(), "{line}");
+        names_its_worker(line);
         assert_eq!(
             of(&said, message).len(),
             of(&lines, message).len(),
@@ -98,11 +100,7 @@ fn what_a_worker_says_is_logged_with_its_name_and_a_flood_of_it_is_bounded() {
     let floods: Vec<_> = says.iter().filter(|l| l["stderr"] == FLOOD).collect();
     assert!((1..=MOST_LINES).contains(&floods.len()), "{} lines", floods.len());
     for line in &floods {
-        assert_eq!(
-            (&line["pipeline"], &line["stage"], &line["device"]),
-            (&"scans".into(), &"read".into(), &"cpu".into())
-        );
-        assert!(line["worker"].is_string() && line["pid"].is_u64(), "{line}");
+        names_its_worker(line);
     }
     let left_out: u64 =
         of(&lines, "worker says more than is logged").iter().map(|l| l["lines"].as_u64().unwrap()).sum();
@@ -119,11 +117,7 @@ fn a_crash_is_logged_with_the_worker_and_its_last_words() {
     let lost = of(&lines, "worker lost");
     assert!(!lost.is_empty());
     for line in lost {
-        assert_eq!(
-            (&line["pipeline"], &line["stage"], &line["device"]),
-            (&"scans".into(), &"read".into(), &"cpu".into())
-        );
-        assert!(line["worker"].is_string() && line["pid"].is_u64(), "{line}");
+        names_its_worker(line);
         assert!(line["exit"].as_str().unwrap().contains("SIGABRT"), "{line}");
         assert!(line["last_words"].as_str().unwrap().contains(LAST_WORDS), "{line}");
     }

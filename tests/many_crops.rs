@@ -25,7 +25,7 @@ fn write(place: &Workplace, items: u64) {
     fs::write(place.path("pages.txt"), list).unwrap();
     let boxes = models::constant_boxes(&place.path("models"), [1, 8, 8], EACH as usize).unwrap();
     let reader = models::identity(&place.path("models"), DType::F32, &[1, 2, 2]).unwrap();
-    let text = format!(
+    place.write(format!(
         r#"version = 1
 [sources.pages]
 kind = "images"
@@ -75,8 +75,7 @@ from = "number"
 [devices]
 use = ["cpu", "cpu"]
 "#
-    );
-    fs::write(place.workflow(), text).unwrap();
+    ));
 }
 
 /// Whether each crop was read once; gives the crops in a batch, on average.

@@ -52,8 +52,7 @@ item_timeout = "5m"
 
 #[test]
 fn no_process_of_a_run_over_files_that_unpack_to_gigabytes_is_ended_by_a_control_group_of_600_mb() {
-    let place = Workplace::new();
-    fs::write(place.workflow(), WORKFLOW).unwrap();
+    let place = Workplace::of(WORKFLOW);
     write_pictures(&place.images(), NEIGHBOURS);
     fs::create_dir(place.path("whole")).unwrap();
     for (index, side) in [64, 8_000, 16_384].into_iter().enumerate() {

@@ -10,10 +10,12 @@ use std::sync::Mutex;
 
 use crate::common::{Ended, Workplace, python_env, repository};
 use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_testkit::models::spec;
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use serde_json::Value;
 
 const BATCHES: [usize; 4] = [1, 3, 8, 32];
+const INFER: &str = "kind = \"infer\"";
 
 /// A run of the model at these sizes of a batch, each with records of its own in `folder`.
 fn run(place: &Workplace, folder: &Path, name: &str, about: &Value, batches: &[usize]) -> Ended {
@@ -48,8 +50,7 @@ fn run(place: &Workplace, folder: &Path, name: &str, about: &Value, batches: &[u
     let workflow = place.path(&format!("{name}-{sizes}.toml"));
     fs::write(&workflow, text).unwrap();
     let out = place.path(&format!("out-{name}-{sizes}"));
-    let ended =
-        place.start_command(&["run", workflow.to_str().unwrap(), "--output", out.to_str().unwrap()]).wait();
+    let ended = place.command(&["run", workflow.to_str().unwrap(), "--output", out.to_str().unwrap()]);
     for batch in batches {
         let records = format!("{name}-{batch}.jsonl");
         if ended.status.success() {
@@ -78,7 +79,7 @@ fn not_stopped(name: &str, ended: &Ended) -> Option<String> {
 /// `inspect` says why there is none.
 fn inspect(place: &Workplace, folder: &Path, name: &str, about: &Value) -> Option<String> {
     let model = folder.join(format!("{name}.onnx"));
-    let said = place.start_command(&["inspect", model.to_str().unwrap(), "--json"]).wait();
+    let said = place.command(&["inspect", model.to_str().unwrap(), "--json"]);
     if said.status.code() == Some(69) {
         let is_told = said.stderr.contains("is of type") && said.stderr.contains("are supported");
         return (!is_told).then(|| format!("{name} inspected: {said:?}"));
@@ -93,8 +94,7 @@ fn inspect(place: &Workplace, folder: &Path, name: &str, about: &Value) -> Optio
     fs::hard_link(folder.join(format!("{name}.npy")), own.join("rows/x.npy")).unwrap();
     let file = own.join("workflow.toml");
     fs::write(&file, workflow).unwrap();
-    let of =
-        |command: &str| place.start_command(&[command, file.to_str().unwrap(), "--devices", "cpu"]).wait();
+    let of = |command: &str| place.command(&[command, file.to_str().unwrap(), "--devices", "cpu"]);
     let (checked, planned) = (of("check"), of("plan"));
     let is_unconfirmed = about["refused"].is_string() || checked.stderr.contains("it is not confirmed");
     let shows_when_tried = is_unconfirmed && not_refused(name, &planned).is_none();
@@ -169,22 +169,9 @@ fn each_item_has_what_the_model_gives_for_it_alone_and_what_inspect_writes_is_pl
 
 /// A run of eight rows of four numbers, in batches of up to four, over a model that says that `y` has a row of `width` numbers for each item. The
 /// model looks whole numbers up in a table that ends at 7. So each run of a probe fails, and the outputs are unconfirmed before the run.
-fn run_unprobed(width: Dim, node: (&str, &[&str], &[(&str, Attribute)])) -> (Workplace, Ended) {
-    run_unprobed_as("kind = \"infer\"", width, node)
-}
-
-fn run_unprobed_as(
-    stage: &str,
-    width: Dim,
-    node: (&str, &[&str], &[(&str, Attribute)]),
-) -> (Workplace, Ended) {
+fn run_unprobed(stage: &str, width: Dim, node: (&str, &[&str], &[(&str, Attribute)])) -> (Workplace, Ended) {
     let place = Workplace::new();
-    let tensor = |name: &str, row| TensorSpec {
-        name: name.into(),
-        dtype: DType::F32,
-        row: vec![row],
-        batch: Dim::Dynamic,
-    };
+    let tensor = |name: &str, row| TensorSpec { row: vec![row], ..spec(name, DType::F32, &[]) };
     let (operator, inputs, attributes) = node;
     let model = ModelBuilder::new("m")
         .input(&tensor("x", Dim::Fixed(4)))
@@ -201,12 +188,11 @@ fn run_unprobed_as(
     fs::write(place.path("m.onnx"), model.encode()).unwrap();
     let items: String = (0..8).map(|n| format!("{{\"x\": [{n}, {n}, {n}, {n}]}}\n")).collect();
     fs::write(place.path("x.jsonl"), items).unwrap();
-    let text = format!(
+    place.write(format!(
         "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"x.jsonl\"]\ncolumns = {{ x = \"f32[4]\" }}\n[models.m]\npath = \"m.onnx\"\n\
          workers = 1\n[stages.run]\n{stage}\nfrom = \"s\"\nmodel = \"m\"\n\
          batch = {{ max = 4, wait = \"200ms\" }}\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"run\"\n[devices]\nuse = [\"cpu\"]\n"
-    );
-    fs::write(place.workflow(), text).unwrap();
+    ));
     let ended = place.run(&[]);
     ended.must_say(&["it is not confirmed that output `y`", "the model could not be tried"]);
     (place, ended)
@@ -216,19 +202,15 @@ fn run_unprobed_as(
 fn what_has_no_row_in_a_batch_is_run_item_by_item_and_no_item_fails_for_it() {
     let mean = [("axes", Attribute::Ints(vec![0])), ("keepdims", Attribute::Int(1))];
     for width in [Dim::Fixed(4), Dim::Dynamic] {
-        let (place, ended) = run_unprobed(width, ("ReduceMean", &["p"], &mean));
+        let (place, ended) = run_unprobed(INFER, width, ("ReduceMean", &["p"], &mean));
         assert!(ended.status.success(), "{ended:?}");
-        let records = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
-        let records: Vec<Value> = records.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let records = place.lines("o.jsonl");
         assert_eq!(records.len(), 8);
         for record in records {
             let index = record["index"].as_f64().unwrap();
             assert_eq!(record["result"]["y"]["data"], serde_json::json!(vec![index; 4]), "{record}");
         }
-        assert!(
-            !place.out().join("failures.jsonl").exists()
-                || fs::read(place.out().join("failures.jsonl")).unwrap().is_empty()
-        );
+        assert!(place.failures().is_empty());
     }
 }
 
@@ -236,21 +218,15 @@ fn what_has_no_row_in_a_batch_is_run_item_by_item_and_no_item_fails_for_it() {
 fn what_has_no_row_of_an_item_alone_ends_the_run_and_fails_no_item() {
     let twice = [("axis", Attribute::Int(0))];
     for width in [Dim::Fixed(4), Dim::Dynamic] {
-        let (place, ended) = run_unprobed(width, ("Concat", &["p", "p"], &twice));
-        assert_eq!(ended.status.code(), Some(78), "{ended:?}");
-        for words in ["model `m`", "output `y`", "batch = { max = 1 }"] {
-            assert!(ended.stderr.contains(words), "{words}: {ended:?}");
-        }
-        let failures = fs::read(place.out().join("failures.jsonl")).unwrap_or_default();
-        assert!(failures.is_empty(), "{}", String::from_utf8_lossy(&failures));
+        let (place, ended) = run_unprobed(INFER, width, ("Concat", &["p", "p"], &twice));
+        ended.must_exit(78).must_say(&["model `m`", "output `y`", "batch = { max = 1 }"]);
+        assert_eq!(place.errors(), [""; 0]);
     }
 }
 
 /// A model with an input `x` of rows of this shape, and an output `y` that says that it has such rows, too.
 fn model_of(batch: Dim, row: &[usize]) -> ModelBuilder {
-    let row: Vec<Dim> = row.iter().copied().map(Dim::Fixed).collect();
-    let [x, y] =
-        ["x", "y"].map(|name| TensorSpec { name: name.into(), dtype: DType::F32, row: row.clone(), batch });
+    let [x, y] = ["x", "y"].map(|name| TensorSpec { batch, ..spec(name, DType::F32, row) });
     ModelBuilder::new("m").input(&x).output(&y)
 }
 
@@ -267,15 +243,13 @@ fn run_of(model: &ModelBuilder, row: &[usize], items: usize, max: usize) -> (End
     };
     let lines: String = (0..items).map(|n| format!("{{\"x\": {}}}\n", numbers(n))).collect();
     fs::write(place.path("x.jsonl"), lines).unwrap();
-    let text = format!(
+    place.write(format!(
         "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"x.jsonl\"]\ncolumns = {{ x = \"f32{row:?}\" }}\n[models.m]\npath = \"m.onnx\"\n\
          [stages.run]\nkind = \"infer\"\nfrom = \"s\"\nmodel = \"m\"\nbatch = {{ max = {max} }}\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"run\"\n\
          [devices]\nuse = [\"cpu\"]\n"
-    );
-    fs::write(place.workflow(), text).unwrap();
+    ));
     let ended = place.run(&[]);
-    let records = fs::read_to_string(place.out().join("o.jsonl")).unwrap_or_default();
-    let mut records: Vec<Value> = records.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut records = place.lines("o.jsonl");
     records.sort_by_key(|record| record["index"].as_u64());
     (ended, records.into_iter().map(|mut record| record["result"]["y"].take()).collect())
 }
@@ -292,18 +266,13 @@ fn reshaped(batch: Dim, row: &[usize], shape: &[i64]) -> ModelBuilder {
 #[test]
 fn what_an_item_has_in_its_batch_alone_ends_the_run_before_a_record_is_written() {
     let over_items = [("axis", Attribute::Int(0))];
-    let (infer, iterate) = ("kind = \"infer\"", "kind = \"iterate\"\nrounds = 1\nfeed = { x = \"y\" }");
-    for (stage, width) in [(infer, Dim::Fixed(4)), (infer, Dim::Dynamic), (iterate, Dim::Fixed(4))] {
-        let (place, ended) = run_unprobed_as(stage, width, ("Softmax", &["p"], &over_items));
-        assert_eq!(ended.status.code(), Some(78), "{ended:?}");
-        for words in
-            ["model `m`", "output `y`", "the items of a batch change each other", "batch = { max = 1 }"]
-        {
-            assert!(ended.stderr.contains(words), "{words}: {ended:?}");
-        }
+    let iterate = "kind = \"iterate\"\nrounds = 1\nfeed = { x = \"y\" }";
+    for (stage, width) in [(INFER, Dim::Fixed(4)), (INFER, Dim::Dynamic), (iterate, Dim::Fixed(4))] {
+        let (place, ended) = run_unprobed(stage, width, ("Softmax", &["p"], &over_items));
+        let change = "the items of a batch change each other";
+        ended.must_exit(78).must_say(&["model `m`", "output `y`", change, "batch = { max = 1 }"]);
         for file in ["o.jsonl", "failures.jsonl"] {
-            let written = fs::read(place.out().join(file)).unwrap_or_default();
-            assert!(written.is_empty(), "{}", String::from_utf8_lossy(&written));
+            assert_eq!(place.lines(file), [Value::Null; 0]);
         }
     }
 }
@@ -393,12 +362,7 @@ fn an_item_alone_in_its_batch_has_all_of_an_output_whatever_the_file_says_of_it(
 #[test]
 fn a_model_is_tried_once_by_plan_or_run_and_never_by_check() {
     let place = Workplace::new();
-    let tensor = |name: &str, row| TensorSpec {
-        name: name.into(),
-        dtype: DType::F32,
-        row: vec![row],
-        batch: Dim::Dynamic,
-    };
+    let tensor = |name: &str, row| TensorSpec { row: vec![row], ..spec(name, DType::F32, &[]) };
     // The batch is the last dimension, whatever its names say.
     let model = ModelBuilder::new("m").input(&tensor("x", Dim::Fixed(4))).output(&tensor("y", Dim::Dynamic));
     let turned = [("perm", Attribute::Ints(vec![1, 0]))];
@@ -406,7 +370,7 @@ fn a_model_is_tried_once_by_plan_or_run_and_never_by_check() {
     fs::write(place.path("x.jsonl"), "{\"x\": [1, 2, 3, 4]}\n").unwrap();
     let text = "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"x.jsonl\"]\ncolumns = { x = \"f32[4]\" }\n[models.m]\npath = \"m.onnx\"\n\
                 [stages.run]\nkind = \"infer\"\nfrom = \"s\"\nmodel = \"m\"\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"run\"\n[devices]\nuse = [\"cpu\"]\n";
-    fs::write(place.workflow(), text).unwrap();
+    place.write(text);
     let cache = place.path("cache");
     // ONNX Runtime is not to be fetched for this test alone.
     let library = orchestra::library::find(
@@ -420,11 +384,11 @@ fn a_model_is_tried_once_by_plan_or_run_and_never_by_check() {
     let Some(library) = library.0 else { return };
     let variables =
         [("ORCHESTRA_CACHE", cache.to_str().unwrap()), ("ORT_DYLIB_PATH", library.path.to_str().unwrap())];
-    let workflow = place.workflow();
     let kept = || fs::read_dir(cache.join("outputs")).map_or(0, Iterator::count);
     let of = |command: &str| {
-        let ended = place.start_command_with(&[command, workflow.to_str().unwrap()], &variables).wait();
-        assert!(ended.status.success(), "{ended:?}");
+        let file = place.workflow();
+        let ended = place.start_command_with(&[command, file.to_str().unwrap()], &variables).wait();
+        ended.must_exit(0);
         ended
     };
     of("check");
@@ -437,7 +401,7 @@ fn a_model_is_tried_once_by_plan_or_run_and_never_by_check() {
     let found = fs::read_to_string(&file).unwrap();
     assert!(found.contains("\"mixing\": \"apart\""), "{found}");
     fs::write(&file, found.replace("\"apart\"", "\"mixed\"")).unwrap();
-    let refused = place.start_command_with(&["run", workflow.to_str().unwrap()], &variables).wait();
+    let refused = place.start_with(&variables).wait();
     assert_eq!(refused.status.code(), Some(78), "{refused:?}");
     // One that is damaged is not.
     fs::write(&file, "{}").unwrap();
@@ -467,7 +431,7 @@ fn no_number_that_spreads_to_others_ends_a_run_that_no_start_goes_on_with() {
     let text = "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"x.jsonl\"]\ncolumns = { x = \"f32[2]\" }\n[models.m]\npath = \"m.onnx\"\n\
                 [stages.run]\nkind = \"infer\"\nfrom = \"s\"\nmodel = \"m\"\nbatch = { max = 8, wait = \"200ms\" }\n\
                 [sinks.o]\nkind = \"jsonl\"\nfrom = \"run\"\nordered = true\n[devices]\nuse = [\"cpu\"]\n";
-    fs::write(place.workflow(), text).unwrap();
+    place.write(text);
     more(&place, |n| n.to_string(), &[]).must_exit(0);
     let one_is_none = |n: usize| if n == 3 { "\"NaN\"".to_owned() } else { n.to_string() };
     more(&place, one_is_none, &[]).must_exit(78).must_say(&[
@@ -497,13 +461,13 @@ fn probabilities_are_not_taken_for_logits_in_silence() {
         let text = "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"x.jsonl\"]\ncolumns = { x = \"f32[3]\" }\n[models.m]\npath = \"m.onnx\"\n\
                     [stages.run]\nkind = \"infer\"\nfrom = \"s\"\nmodel = \"m\"\n[stages.c]\nkind = \"classify\"\nfrom = \"run\"\n\
                     [sinks.o]\nkind = \"jsonl\"\nfrom = \"c\"\n[devices]\nuse = [\"cpu\"]\n";
-        fs::write(place.workflow(), text).unwrap();
-        let check = || place.start_command(&["check", place.workflow().to_str().unwrap()]).wait();
+        place.write(text);
+        let check = || place.on_file("check", &[]);
         let right = "write `scores = \"none\"` in stage `c`";
         assert_eq!(check().must_exit(0).stderr.contains(right), is_probability, "{operator}");
         place.edit("kind = \"classify\"", "kind = \"classify\"\nscores = \"none\"");
         assert!(!check().must_exit(0).stderr.contains("scores"), "{operator}");
-        let inspected = place.start_command(&["inspect", place.path("m.onnx").to_str().unwrap()]).wait();
+        let inspected = place.command(&["inspect", place.path("m.onnx").to_str().unwrap()]);
         assert_eq!(inspected.must_exit(0).stdout.contains("scores = \"none\""), is_probability, "{operator}");
     }
 }

@@ -63,7 +63,7 @@ fn workflow(place: &Workplace) {
     let page = identity("page.onnx", [1, HEIGHT as usize, WIDTH as usize]);
     let line = identity("line.onnx", [1, 36, 256]);
     let digit = identity("digit.onnx", [1, 3, 3]);
-    let text = format!(
+    place.write(format!(
         r#"version = 1
 [sources.pages]
 kind = "images"
@@ -128,8 +128,7 @@ path = "results.jsonl"
 [devices]
 use = ["cpu"]
 "#
-    );
-    fs::write(place.workflow(), text).unwrap();
+    ));
 }
 
 #[track_caller]
@@ -149,9 +148,8 @@ fn lines_of_pages_and_digits_of_lines_come_back_as_they_are_also_where_there_are
     }
     workflow(&place);
     place.run(&[]).must_exit(0);
-    let text = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
     let mut seen = (0, 0, 0, 0);
-    let mut records: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut records = place.lines("results.jsonl");
     records.sort_by_key(|record| record["index"].as_u64());
     assert_eq!(records.len(), PAGES as usize);
     for (n, record) in (0..PAGES).zip(&records) {

@@ -2,12 +2,11 @@
 
 use std::fs;
 
-use crate::common::{Blocks, Workplace, write_pictures};
+use crate::common::Workplace;
 
 #[test]
 fn keys_without_an_effect_are_named_with_their_place_by_check_plan_and_run() {
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), 4);
+    let place = Workplace::with_pictures(4);
     // What lies in a folder is known only when it is listed: such a key gets no warning there.
     place.edit("paths = [\"images\"]", "paths = [\"images/*.png\"]");
     place.edit("threads = 1", "threads = 1\ntf32 = false");
@@ -20,7 +19,7 @@ fn keys_without_an_effect_are_named_with_their_place_by_check_plan_and_run() {
         ("`fast` of stage `pixels` has no effect: its source names no JPEG", "fast", 2),
     ];
     for command in ["check", "plan", "run"] {
-        let ended = place.start_command(&[command, workflow.to_str().unwrap()]).wait();
+        let ended = place.command(&[command, workflow.to_str().unwrap()]);
         ended.must_exit(0);
         let said = format!("{}{}", ended.stdout, ended.stderr);
         for (message, key, column) in warnings {
@@ -39,6 +38,6 @@ fn keys_without_an_effect_are_named_with_their_place_by_check_plan_and_run() {
     // Over JPEGs it does something.
     place.edit("images/*.png", "images/*.jpg");
     fs::rename(place.images().join("00000000.png"), place.images().join("a.jpg")).unwrap();
-    let ended = place.start_command(&["check", workflow.to_str().unwrap()]).wait();
+    let ended = place.on_file("check", &[]);
     assert!(!format!("{}{}", ended.stdout, ended.stderr).contains("`fast`"), "{}", ended.stderr);
 }

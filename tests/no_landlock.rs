@@ -45,7 +45,7 @@ fn a_kernel_without_landlock_is_named_and_refused_where_a_sandbox_is_required() 
     write_pictures(&place.images(), ITEMS);
     let of_a_model = place.path("model.toml");
     fs::rename(place.workflow(), &of_a_model).unwrap();
-    fs::write(place.workflow(), WORKFLOW).unwrap();
+    place.write(WORKFLOW);
     let workflow = place.workflow();
     // That kernel has no network to fetch it by. The worker does not come to load it.
     let request = Request { flavor: Flavor::Cpu, explicit: None, offline: true };

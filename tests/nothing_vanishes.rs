@@ -30,9 +30,9 @@ fn found(place: &Workplace, python: &str, what: &str, seed: u64) -> Found {
 
 /// Runs a workflow of one source `s`, whose items are written by the sink `o`.
 fn run(place: &Workplace, source: &str, rest: &str) -> Ended {
-    let text =
-        format!("version = 1\n[sources.s]\n{source}\n{rest}\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"last\"\n");
-    fs::write(place.workflow(), text).unwrap();
+    place.write(format!(
+        "version = 1\n[sources.s]\n{source}\n{rest}\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"last\"\n"
+    ));
     place.run(&["--fresh"])
 }
 
@@ -49,8 +49,7 @@ const PIXELS: &str =
 fn must_be_all(place: &Workplace, ended: &Ended, expected: &Found, value: impl Fn(&Value) -> Value) {
     let n_failed = expected.items.values().filter(|value| value.is_null()).count();
     ended.must_exit(if n_failed > 0 { 65 } else { 0 });
-    let lines = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
-    let records = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let records = place.lines("o.jsonl").into_iter();
     let done = records.map(|record| (record["item"].as_str().unwrap().to_owned(), value(&record["result"])));
     let failed = place.failures().into_iter().map(|failure| {
         assert!(!failure["error"].as_str().unwrap().is_empty());
@@ -62,7 +61,7 @@ fn must_be_all(place: &Workplace, ended: &Ended, expected: &Found, value: impl F
     let counts: BTreeMap<String, u64> =
         serde_json::from_value(report["passed_over"]["s"].clone()).unwrap_or_default();
     assert_eq!(counts, expected.passed_over);
-    let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+    let verified = place.on_out("verify", &[]);
     verified.must_exit(0);
     for (reason, n) in &counts {
         let words: Vec<_> =
@@ -107,10 +106,9 @@ fn a_folder_its_zip_and_its_tar_have_the_same_items() {
         let from = if kind == "tar" { "s.png" } else { "s" };
         let pixels = PIXELS.replace("from = \"s\"", &format!("from = \"{from}\""));
         run(&place, &format!("kind = \"{kind}\"\n{keys}"), &pixels).must_exit(0);
-        let lines = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
+        let lines = place.lines("o.jsonl").into_iter();
         let names: Vec<String> = lines
-            .lines()
-            .map(|line| serde_json::from_str::<Value>(line).unwrap()["item"].as_str().unwrap().to_owned())
+            .map(|line| line["item"].as_str().unwrap().to_owned())
             .map(|name| name.strip_prefix(prefix).unwrap().trim_end_matches(".png").to_owned() + ".png")
             .collect();
         assert!(names.iter().all(|name| expected.items.contains_key(name)), "{kind}: {names:?}");
@@ -207,17 +205,15 @@ fn pages_of_tiff_files_are_parts_or_counted() {
     let expected = found(&place, &python, "tiff", 1);
     let source = "kind = \"images\"\npaths = [\"*.tif\"]";
     run(&place, source, PIXELS).must_exit(0);
-    let first = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
-    assert_eq!(first.lines().count(), expected.items.len());
+    assert_eq!(place.lines("o.jsonl").len(), expected.items.len());
     let left_out = place.report()["left_out"].clone();
     let n = left_out.as_array().unwrap().iter().map(|of| of["count"].as_u64().unwrap()).sum::<u64>();
     assert_eq!(n, expected.passed_over["pages"], "{left_out}");
     let each = PIXELS.replace("from = \"s\"", "from = \"pages\"");
     let ended = run(&place, source, &format!("[stages.pages]\nkind = \"pages\"\nfrom = \"s\"\n{each}"));
     ended.must_exit(0);
-    let lines = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
     let mut found: BTreeMap<String, Vec<u64>> = BTreeMap::new();
-    for record in lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+    for record in place.lines("o.jsonl") {
         let gray = record["result"]["pixels"]["data"][0][0][0].as_u64().unwrap();
         found.entry(record["item"].as_str().unwrap().to_owned()).or_default().push(gray);
     }
@@ -226,36 +222,6 @@ fn pages_of_tiff_files_are_parts_or_counted() {
         found.into_iter().map(|(item, pages)| (item, pages.into())).collect();
     assert_eq!(found, expected.items);
     assert_eq!(place.report()["left_out"].as_array().unwrap().len(), 0);
-}
-
-#[test]
-fn bytes_that_belong_to_no_item_are_refused_with_the_file_and_what_to_do() {
-    let place = Workplace::new();
-    found(&place, "python3", "refused", 1);
-    let (texts, arrays) = (column("txt"), column("x"));
-    let (archive, pictures, tensors) = (("tar", &*texts), ("zip", PIXELS), ("tensors", &*arrays));
-    let cases: [(&str, (&str, &str), &[&str]); 9] = [
-        ("behind.tar", archive, &["behind the end", "head -c 10240"]),
-        ("text-behind.tar", archive, &["behind the end", "head -c"]),
-        ("before.zip", pictures, &["first 10 bytes", "unpack it"]),
-        ("both.zip", pictures, &["belong to no member", "unpack it"]),
-        ("behind.zip", pictures, &["stand behind its end", "head -c"]),
-        ("two.npy", tensors, &["bytes behind the array", "numpy.savez"]),
-        ("longer.npy", tensors, &["3 bytes behind the array"]),
-        ("longer.npz", tensors, &["`x`", "bytes behind the array"]),
-        ("fewer.zip", pictures, &["its end says 1 members, and its directory has 2"]),
-    ];
-    for (name, (kind, rest), words) in cases {
-        let columns = if kind == "tar" { "columns = [\"txt\"]" } else { "" };
-        let ended = run(&place, &format!("kind = \"{kind}\"\npaths = [\"{name}\"]\n{columns}"), rest);
-        assert_ne!(ended.status.code(), Some(0), "{name}: {}", ended.stderr);
-        ended.must_say(words);
-        ended.must_say(&[name]);
-        for command in ["check", "plan"] {
-            let looked = place.start_command(&[command, place.workflow().to_str().unwrap()]).wait();
-            looked.must_exit(78).must_say(words).must_say(&[name]);
-        }
-    }
 }
 
 #[test]
@@ -273,7 +239,7 @@ fn a_source_of_which_all_is_passed_over_is_told_before_the_run() {
         let ended = run(&place, &format!("kind = \"{kind}\"\npaths = [\"{name}\"]\n{columns}"), rest);
         assert_ne!(ended.status.code(), Some(0), "{name}: {}", ended.stderr);
         ended.must_say(&[name, reasons]);
-        let checked = place.start_command(&["check", place.workflow().to_str().unwrap()]).wait();
+        let checked = place.on_file("check", &[]);
         checked.must_say(&["warning", name, reasons]);
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::{Workplace, write_pictures};
+use crate::common::{Workplace, json_lines, write_pictures};
 use orchestra_core::{DType, Element};
 use orchestra_testkit::models;
 use orchestra_testkit::size::scaled;
@@ -78,14 +78,8 @@ fn write_npy(path: &Path, dtype: DType, shape: &str, data: &[u8]) {
 
 /// The elements of the arrays of an `npy` sink, in the order of their items.
 fn arrays(folder: &Path) -> Vec<u8> {
-    let index = fs::read_to_string(folder.join("index.jsonl")).unwrap();
-    let mut files: Vec<(u64, String)> = index
-        .lines()
-        .map(|line| {
-            let line: Value = serde_json::from_str(line).unwrap();
-            (line["index"].as_u64().unwrap(), line["file"].as_str().unwrap().to_owned())
-        })
-        .collect();
+    let of = |line: Value| (line["index"].as_u64().unwrap(), line["file"].as_str().unwrap().to_owned());
+    let mut files: Vec<_> = json_lines(&folder.join("index.jsonl")).into_iter().map(of).collect();
     files.sort();
     let data = |(_, file): &(u64, String)| {
         let file = fs::read(folder.join(file)).unwrap();
@@ -108,7 +102,7 @@ fn passed(name: &str, source: &str, column: &str, sinks: &[&str]) -> String {
 }
 
 fn run(place: &Workplace, tables: &str) -> crate::common::Ended {
-    fs::write(place.workflow(), format!("version = 1\n{tables}[devices]\nuse = [\"cpu\"]\n")).unwrap();
+    place.write(format!("version = 1\n{tables}[devices]\nuse = [\"cpu\"]\n"));
     place.run(&["--fresh"])
 }
 
@@ -151,11 +145,7 @@ fn what_is_no_number_is_a_word_in_files_and_no_other_value() {
     let special: Vec<Element> = values(DType::F64).drain(..7).collect();
     write_npy(&place.path("x.npy"), DType::F64, "(7,)", &bytes(DType::F64, &special));
     run(&place, &passed("x", "kind = \"tensors\"\npaths = [\"x.npy\"]", "x", &["jsonl", "csv"])).must_exit(0);
-    let mut lines: Vec<Value> = fs::read_to_string(place.out().join("x.jsonl"))
-        .unwrap()
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let mut lines = place.lines("x.jsonl");
     lines.sort_by_key(|line| line["index"].as_u64());
     let found: Vec<&Value> = lines.iter().map(|line| &line["result"]["x"]).collect();
     let expected = serde_json::json!(["NaN", "Infinity", "-Infinity", 0.0, -0.0, 0.1, -1.5]);
@@ -221,7 +211,7 @@ fn doubles_become_what_a_model_takes_or_fail_by_name() {
     let (single, double, short) = (folder("f32"), folder("f64"), folder("i16"));
     run(&place, &(source.to_owned() + &infer(&models::affine(&single, &[2]).unwrap()))).must_exit(65);
     assert!(result("[4.0,5.0]") && result("[1.2,-13.0]"));
-    let said = place.failures()[0]["error"].as_str().unwrap().to_owned();
+    let said = place.errors().swap_remove(0);
     assert!(said.contains("`x` goes on as f32, and at place 0 f32 cannot hold"), "{said}");
     run(&place, &(source.to_owned() + &infer(&models::identity(&double, DType::F64, &[2]).unwrap())))
         .must_exit(0);
@@ -229,49 +219,6 @@ fn doubles_become_what_a_model_takes_or_fail_by_name() {
     run(&place, &(source.to_owned() + &infer(&models::identity(&short, DType::I16, &[2]).unwrap())))
         .must_exit(65);
     assert_eq!(place.failures().len(), 3, "each has a fraction, or is too large");
-}
-
-#[test]
-fn nan_fails_the_item_in_every_stage_that_computes_with_it_and_no_other_item() {
-    let stages = [
-        "kind = \"argmax\"",
-        "kind = \"threshold\"",
-        "kind = \"mask\"",
-        "kind = \"reduce\"\nop = \"sum\"",
-        "kind = \"reduce\"\nop = \"max\"\nover = \"elements\"",
-        "kind = \"reduce\"\nop = \"histogram\"\nrange = [0, 9]\nbins = 3",
-        "kind = \"embed\"\npool = \"mean\"",
-        "kind = \"filter\"\nkeep = \"x[1] > 0 or x[1] <= 0\"",
-        "kind = \"select\"\ncolumns = { y = \"x[1] * 0\" }",
-    ];
-    for dtype in [DType::F64, DType::F32, DType::F16] {
-        let place = Workplace::new();
-        let rows = [1.0, 2.0, 3.0, 4.0, 5.0, f64::NAN, 7.0, 8.0, 9.0, 1.0, f64::INFINITY, 0.0];
-        let data = bytes(dtype, &rows.map(Element::Double));
-        write_npy(&place.path("x.npy"), dtype, "(3, 2, 2)", &data);
-        for stage in stages {
-            let kind = if stage.contains("mask") { "images" } else { "jsonl" };
-            let ended = run(
-                &place,
-                &format!(
-                    "[sources.s]\nkind = \"tensors\"\npaths = [\"x.npy\"]\n[stages.t]\nfrom = \"s\"\n{stage}\n[sinks.results]\nkind = \"{kind}\"\nfrom = \"t\"\n"
-                ),
-            );
-            ended.must_exit(65);
-            let mut failures = place.failures();
-            failures.sort_by_key(|failure| failure["index"].as_u64());
-            let failed: Vec<u64> =
-                failures.iter().map(|failure| failure["index"].as_u64().unwrap()).collect();
-            // Of an infinity there is no sum, no unit length, and nothing times zero.
-            let of_infinity = stage.contains("sum") || stage.contains("embed");
-            assert_eq!(failed, if of_infinity { vec![1, 2] } else { vec![1] }, "{dtype} {stage}");
-            let said = failures[0]["error"].as_str().unwrap();
-            assert!(
-                said.contains("`x`") && said.contains("place 1") && said.contains("NaN"),
-                "{stage}: {said}"
-            );
-        }
-    }
 }
 
 /// What a kind of stage does with NaN.
@@ -433,8 +380,7 @@ fn a_missing_value_stays_missing_and_stages_that_need_it_say_so() {
             + "\n[sinks.c]\nkind = \"jsonl\"\nfrom = \"t\"\nordered = true\n"
     };
     run(&place, &computed("kind = \"select\"\ncolumns = { y = \"x + 1\" }")).must_exit(65);
-    let said: Vec<String> =
-        place.failures().iter().map(|failure| failure["error"].as_str().unwrap().to_owned()).collect();
+    let said = place.errors();
     assert!(said.iter().any(|said| said.contains("`x` is missing")) && said.len() == 2, "{said:?}");
     run(&place, &computed("kind = \"filter\"\nkeep = \"not is_missing(x) and not is_nan(x)\"")).must_exit(0);
     assert_eq!(results("c"), [expected[0]]);
@@ -444,7 +390,7 @@ fn a_missing_value_stays_missing_and_stages_that_need_it_say_so() {
     fs::write(place.path("d.csv"), "x\n1.5\n\n \n\"\"\n").unwrap();
     let plain = source("c", "csv", "d.csv", "x = \"f64\"") + &pass("c", "x = \"x\"");
     run(&place, &plain).must_exit(65);
-    let said = place.failures()[0]["error"].as_str().unwrap().to_owned();
+    let said = place.errors().swap_remove(0);
     assert!(said.contains("write columns = { x = \"f64?\" }"), "{said}");
     run(&place, &plain.replace("\"f64\"", "\"f64?\"")).must_exit(0);
 }

@@ -145,8 +145,8 @@ fn the_example_writes_a_bucket_of_archives_to_parquet() {
     as_another_runtime_computes(&place, &calm);
 
     let calm = place.path("calm");
-    let verified = place.start_command(&["verify", calm.to_str().unwrap()]).wait();
-    assert!(verified.must_exit(0).stdout.contains("0 lost, 0 doubled"), "{}", verified.stdout);
+    let verified = place.command(&["verify", calm.to_str().unwrap()]);
+    verified.must_exit(0).must_print(&["0 lost, 0 doubled"]);
     place.no_process_is_left();
 }
 
@@ -177,7 +177,7 @@ fn a_list_of_objects_may_be_an_object_or_a_file_and_has_keys_or_urls() {
         });
         let named: BTreeMap<u64, String> = named.collect();
         assert_eq!(named.into_values().collect::<Vec<_>>(), expected, "{listing}");
-        let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+        let verified = place.on_out("verify", &[]);
         verified.must_exit(0);
     }
     for (listing, code, says) in [
@@ -218,27 +218,18 @@ fn objects_that_appear_in_a_bucket_are_taken_once_over_stops_and_kills() {
             images.display()
         ));
     };
-    let start = || {
-        let workflow = place.workflow();
-        place.start_command_with(&["run", workflow.to_str().unwrap()], &moto.variables())
-    };
+    let start = || place.start_with(&moto.variables());
     let until = |run: &mut Run, n: usize| {
-        assert!(run.until("the results", || place.n_results() >= n), "{}", run.said());
+        run.must_reach("the results", || place.n_results() >= n);
     };
     // Nothing is there yet.
     let mut run = start();
-    assert!(
-        run.until("it watches", || place.out().join(".orchestra/items-scans").exists()),
-        "{}",
-        run.said()
-    );
+    run.must_reach("it watches", || place.out().join(".orchestra/items-scans").exists());
     bring(0..10);
     until(&mut run, 10);
     bring(10..20);
     until(&mut run, 20);
-    run.signal(rustix::process::Signal::KILL);
-    run.wait();
-    place.no_process_is_left();
+    run.kill_in(&place);
     bring(20..30);
     // The same key again is the same item.
     bring(0..3);
@@ -250,8 +241,8 @@ fn objects_that_appear_in_a_bucket_are_taken_once_over_stops_and_kills() {
     place.edit("watch_settle = \"100ms\"", "watch_settle = \"100ms\"\nwatch_idle = \"1s\"");
     start().wait().must_exit(0);
     place.holds_exactly(40);
-    let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
-    assert!(verified.must_exit(0).stdout.contains("40 items: 40 done, 0 failed"), "{}", verified.stdout);
+    let verified = place.on_out("verify", &[]);
+    verified.must_exit(0).must_print(&["40 items: 40 done, 0 failed"]);
     place.nothing_is_left();
 
     place.edit("s3://digits/inbox/*.png", "http://127.0.0.1:1/a.png");
@@ -361,13 +352,12 @@ fn items_of_a_page_are_done_while_the_next_one_is_long_in_coming_also_where_the_
         let mut variables = store.variables();
         // No machine is so slow that a page comes later.
         variables.push(("AWS_TIMEOUT", "1 hour"));
-        let workflow = place.workflow();
-        let start = || place.start_command_with(&["run", workflow.to_str().unwrap()], &variables);
+        let start = || place.start_with(&variables);
         let mut run = start();
         for pages in 1..=2 {
             let shown = pages * PAGE;
             let is_worked_on = || place.n_results() == shown && store.n_asked(&page_at(shown)) == 1;
-            assert!(run.until("the page is done", is_worked_on), "{}", run.said());
+            run.must_reach("the page is done", is_worked_on);
             assert!(run.is_running());
             assert_eq!(read(&store), shown, "nothing else is known of");
             if pages == 1 {
@@ -375,9 +365,7 @@ fn items_of_a_page_are_done_while_the_next_one_is_long_in_coming_also_where_the_
             }
         }
         if is_killed {
-            run.signal(rustix::process::Signal::KILL);
-            assert_eq!(run.wait().status.code(), None);
-            place.no_process_is_left();
+            run.kill_in(&place);
             store.show(usize::MAX);
             run = start();
         } else {
@@ -395,8 +383,8 @@ fn items_of_a_page_are_done_while_the_next_one_is_long_in_coming_also_where_the_
         assert_eq!(read(&store), ITEMS + again);
         let lists = if is_killed { 2 } else { 1 };
         assert_eq!([PAGE, 2 * PAGE].map(|first| store.n_asked(&page_at(first))), [lists; 2]);
-        let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
-        assert!(verified.must_exit(0).stdout.contains("0 lost, 0 doubled"), "{}", verified.stdout);
+        let verified = place.on_out("verify", &[]);
+        verified.must_exit(0).must_print(&["0 lost, 0 doubled"]);
         place.nothing_is_left();
     }
 }
@@ -436,7 +424,7 @@ fn a_store_that_does_not_answer_while_the_workflow_is_planned_is_no_fault_of_the
     let rows = "version = 1\n[sources.rows]\nkind = \"csv\"\npaths = [\"s3://bucket/*.csv\"]\n\
         [stages.all]\nkind = \"select\"\nfrom = \"rows\"\ncolumns = { name = \"name\" }\n\
         [sinks.results]\nkind = \"jsonl\"\nfrom = \"all\"\n";
-    fs::write(place.workflow(), rows).unwrap();
+    place.write(rows);
     let workflow = place.workflow();
     let check =
         || place.start_command_with(&["check", workflow.to_str().unwrap()], &store.variables()).wait();
@@ -490,11 +478,10 @@ fn credentials_reach_the_loaders_of_a_store_and_neither_those_of_files_nor_worke
             place.edit("paths = [\"images\"]", "paths = [\"s3://bucket\"]");
         }
         place.close_gate_after(8);
-        let workflow = place.workflow();
         let mut variables = store.variables();
         variables.push(key);
-        let mut run = place.start_command_with(&["run", workflow.to_str().unwrap()], &variables);
-        assert!(run.until("a batch waits at the gate", || place.waiting_at_gate() > 0), "{}", run.said());
+        let mut run = place.start_with(&variables);
+        run.must_reach("a batch waits at the gate", || place.waiting_at_gate() > 0);
         let (loaders, workers) = (loaders_of(run.pid()), workers_of(run.pid()));
         assert!(!loaders.is_empty() && !workers.is_empty());
         let workers: Vec<u32> = workers
@@ -521,10 +508,7 @@ fn results_in_a_bucket_are_of_one_run_and_what_is_stray_or_missing_among_them_is
     write_pictures(&place.images(), ITEMS);
     let more = "[sinks.shards]\nkind = \"tar\"\nfrom = \"read\"\npath = \"s3://digits/results/\"\nrows_per_file = 20\n";
     place.write_blocks(&Blocks { more, ..Blocks::default() }, "paths = [\"images\"]");
-    let run = || {
-        let workflow = place.workflow();
-        place.start_command_with(&["run", workflow.to_str().unwrap()], &moto.variables())
-    };
+    let run = || place.start_with(&moto.variables());
     let verify = || {
         let out = place.out();
         place.start_command_with(&["verify", out.to_str().unwrap()], &moto.variables()).wait()
@@ -559,7 +543,7 @@ fn results_in_a_bucket_are_of_one_run_and_what_is_stray_or_missing_among_them_is
         "`s3://digits/results/shards-00001.tar`, which its manifest names, is not there",
         "has neither a record in",
     ] {
-        assert!(found.stdout.contains(says), "{says}: {}", found.stdout);
+        found.must_print(&[says]);
     }
     place.no_process_is_left();
 }
@@ -662,7 +646,7 @@ fn rows_of_an_object_that_is_another_one_at_the_next_start_are_refused_by_name_a
         fs::write(place.path("x.jsonl"), line(last)).unwrap();
         let text = "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"x.jsonl\"]\n[stages.all]\nkind = \"filter\"\nkeep = \"true\"\n\
                     from = \"s\"\n[sinks.t]\nkind = \"parquet\"\nfrom = \"all\"\n";
-        fs::write(place.workflow(), text).unwrap();
+        place.write(text);
         place.run(&[]).must_exit(0);
         fs::read(place.out().join("t-00000.parquet")).unwrap()
     };

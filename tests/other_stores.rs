@@ -180,7 +180,7 @@ fn what_is_written_comes_out_again(bucket: &str, variables: &[(&str, &str)], get
         place.run_with(variables).must_exit(0);
         let out = place.out();
         let verified = place.start_command_with(&["verify", out.to_str().unwrap()], variables).wait();
-        assert!(verified.must_exit(0).stdout.contains("0 lost, 0 doubled"), "{}", verified.stdout);
+        verified.must_exit(0).must_print(&["0 lost, 0 doubled"]);
         let manifest: Value = serde_json::from_str(&get("lines/_manifest.json")).unwrap();
         assert_eq!(manifest["rows"], n);
         let indexes: Vec<u64> = manifest["parts"]

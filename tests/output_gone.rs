@@ -5,7 +5,7 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 
 use crate::common::under::runs_under;
-use crate::common::{Blocks, Ended, Run, Workplace, write_pictures};
+use crate::common::{Ended, Run, Workplace};
 use rustix::process::geteuid;
 
 const ITEMS: u64 = 2_000;
@@ -42,33 +42,21 @@ fn a_folder_that_is_removed_in_the_middle_stops_the_run_and_the_next_start_begin
 }
 
 #[test]
-fn a_result_file_that_is_removed_in_the_middle_stops_the_run_and_all_its_records_are_made_again() {
-    let (place, run) = under_way();
-    fs::remove_file(place.out().join("results.jsonl")).unwrap();
-    ends(&place, run).must_exit(75).must_say(&["results.jsonl", "was deleted"]);
-    place.nothing_is_left();
-    completes(&place);
-}
-
-#[test]
-fn a_result_file_that_is_changed_in_the_middle_stops_the_run_and_is_mended_by_the_next_start() {
-    for keep in [0, 1_000] {
+fn a_result_file_that_is_removed_or_changed_in_the_middle_stops_the_run_and_is_mended_by_the_next_start() {
+    for says in ["was deleted", "changed by something else", "holds other bytes than the run has written"] {
         let (place, run) = under_way();
-        let results = File::options().write(true).open(place.out().join("results.jsonl")).unwrap();
-        results.set_len(keep).unwrap();
-        ends(&place, run).must_exit(75).must_say(&["results.jsonl", "changed by something else"]);
+        let path = place.out().join("results.jsonl");
+        let file = File::options().write(true).open(&path).unwrap();
+        match says {
+            "was deleted" => fs::remove_file(path).unwrap(),
+            "changed by something else" => file.set_len(0).unwrap(),
+            // The same size, and no line more or less.
+            _ => file.write_all_at(b"X", 30).unwrap(),
+        }
+        ends(&place, run).must_exit(75).must_say(&["results.jsonl", says]);
         place.nothing_is_left();
         completes(&place);
     }
-    // The same size, and no line more or less.
-    let (place, run) = under_way();
-    let results = File::options().write(true).open(place.out().join("results.jsonl")).unwrap();
-    results.write_all_at(b"X", 30).unwrap();
-    ends(&place, run)
-        .must_exit(75)
-        .must_say(&["results.jsonl", "holds other bytes than the run has written"]);
-    place.nothing_is_left();
-    completes(&place);
 }
 
 #[test]
@@ -122,8 +110,7 @@ fn a_folder_that_becomes_read_only_in_the_middle_costs_no_record() {
 
 #[test]
 fn a_place_where_no_folder_can_be_made_is_refused_by_name() {
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), 5);
+    let place = Workplace::with_pictures(5);
     // No process can make a folder there, not even one of root.
     place
         .run(&["--output", "/proc/orchestra-out"])

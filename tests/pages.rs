@@ -6,7 +6,7 @@ use crate::common::Workplace;
 use serde_json::Value;
 
 /// A TIFF with a gray page of this value each, all of another size.
-fn tiff(pages: &[u8]) -> Vec<u8> {
+pub fn tiff(pages: &[u8]) -> Vec<u8> {
     let mut bytes = b"II*\0".to_vec();
     let mut link = bytes.len();
     bytes.extend([0; 4]);
@@ -31,15 +31,7 @@ fn tiff(pages: &[u8]) -> Vec<u8> {
         ];
         bytes.extend((entries.len() as u16).to_le_bytes());
         for (tag, value) in entries {
-            bytes.extend(
-                [
-                    &u16::to_le_bytes(tag)[..],
-                    &4_u16.to_le_bytes(),
-                    &1_u32.to_le_bytes(),
-                    &value.to_le_bytes(),
-                ]
-                .concat(),
-            );
+            bytes.extend([&u16::to_le_bytes(tag)[..], &[4, 0, 1, 0, 0, 0], &value.to_le_bytes()].concat());
         }
         link = bytes.len();
         bytes.extend([0; 4]);
@@ -78,8 +70,7 @@ path = \"numbers.jsonl\"
 ";
 
 fn lines(place: &Workplace, file: &str) -> Vec<Value> {
-    let text = fs::read_to_string(place.out().join(file)).unwrap();
-    let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut lines = place.lines(file);
     lines.sort_by_key(|line| line["item"].to_string());
     lines
 }
@@ -89,7 +80,7 @@ fn each_page_is_a_part_with_its_number_and_its_own_pixels() {
     let place = Workplace::new();
     fs::write(place.path("a.tif"), tiff(&[10, 100, 200])).unwrap();
     fs::write(place.path("b.tif"), tiff(&[7])).unwrap();
-    fs::write(place.workflow(), EACH).unwrap();
+    place.write(EACH);
     let ended = place.run(&[]);
     ended.must_exit(0);
     assert!(!ended.stderr.contains("more than one page"), "{}", ended.stderr);
@@ -118,7 +109,7 @@ fn frames_of_an_animation_are_no_pages_and_are_said_behind_a_stage_of_pages_too(
     drop(encoder);
     fs::write(place.path("a.gif"), file).unwrap();
     fs::write(place.path("b.tif"), tiff(&[7, 8])).unwrap();
-    fs::write(place.workflow(), EACH.replace("*.tif", "*.*if")).unwrap();
+    place.write(EACH.replace("*.tif", "*.*if"));
     let ended = place.run(&[]);
     ended.must_exit(0).must_say(&["1 file has more than one frame", "2 frames were passed over"]);
     assert!(!ended.stderr.contains("more than one page"), "{}", ended.stderr);
@@ -134,7 +125,7 @@ fn a_damaged_page_fails_its_file_with_the_number_of_the_page() {
     bytes[last + 8] = 99;
     fs::write(place.path("a.tif"), bytes).unwrap();
     fs::write(place.path("b.tif"), tiff(&[7])).unwrap();
-    fs::write(place.workflow(), EACH).unwrap();
+    place.write(EACH);
     place.run(&[]).must_exit(65);
     let failures = place.failures();
     assert_eq!((failures.len(), failures[0]["item"].as_str()), (1, Some("a.tif")), "{failures:?}");
@@ -142,24 +133,12 @@ fn a_damaged_page_fails_its_file_with_the_number_of_the_page() {
 }
 
 #[test]
-fn without_a_stage_of_pages_the_first_is_read_and_the_others_are_said() {
+fn what_gives_no_files_cannot_be_taken_apart() {
     let place = Workplace::new();
-    fs::write(place.path("a.tif"), tiff(&[10, 100, 200])).unwrap();
-    let (before, behind) = EACH.split_once("[stages.each]").unwrap();
-    let (_, behind) = behind.split_once("[stages.pixels]").unwrap();
-    let (stage, _) = behind.split_once("[stages.number]").unwrap();
-    let stage = stage.replace("from = \"each\"", "from = \"scans\"");
-    let sink = "[sinks.pixels]\nkind = \"jsonl\"\nfrom = \"pixels\"\npath = \"pixels.jsonl\"\n";
-    fs::write(place.workflow(), format!("{before}[stages.pixels]{stage}{sink}")).unwrap();
-    place.run(&[]).must_exit(0).must_say(&["2 pages were passed over; a stage of kind `pages` takes each"]);
-    assert_eq!(lines(&place, "pixels.jsonl").len(), 1);
-    // What gives no files cannot be taken apart.
-    place.edit("from = \"scans\"", "from = \"cut\"");
-    let cut = "[stages.cut]\nkind = \"pages\"\nfrom = \"twice\"\n[stages.twice]\nkind = \"pages\"\nfrom = \"scans\"\n";
-    let text = fs::read_to_string(place.workflow()).unwrap();
-    fs::write(place.workflow(), format!("{text}{cut}")).unwrap();
-    place
-        .run(&["--fresh"])
-        .must_exit(78)
-        .must_say(&["stage `cut` takes files apart", "name the source of the pictures"]);
+    fs::write(place.path("a.tif"), tiff(&[10])).unwrap();
+    let cut = "[stages.each]\nkind = \"pages\"\nfrom = \"twice\"\n[stages.twice]\nkind = \"pages\"\nfrom = \"scans\"\n";
+    let text = EACH.replace("[stages.each]\nkind = \"pages\"\nfrom = \"scans\"\n", cut);
+    place.write(text);
+    let says = ["stage `each` takes files apart", "name the source of the pictures"];
+    place.run(&[]).must_exit(78).must_say(&says);
 }

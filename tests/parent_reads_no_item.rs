@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::{Blocks, ORCHESTRA, Workplace, write_pictures};
+use crate::common::{ORCHESTRA, Workplace, write_pictures};
 use orchestra_testkit::skip::has_programs;
 
 const ITEMS: u64 = 40;
@@ -85,8 +85,7 @@ fn every_picture_is_opened_by_loaders_and_none_by_the_parent() {
     if !has_programs(&["strace"], "install it") {
         return;
     }
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), ITEMS);
+    let place = Workplace::with_pictures(ITEMS);
     only_loaders_open_pictures(&place, "images");
     place.holds_exactly(ITEMS);
 }
@@ -174,10 +173,9 @@ fn of_each_kind_of_source_the_parent_opens_no_file_that_items_lie_in() {
         made.args(["-c", FILES, &ITEM_BYTES.to_string()]).arg(place.path("")).status().unwrap().success()
     );
     let write = |source: &str, stage: &str, sink: &str| {
-        let text = format!(
+        place.write(format!(
             "version = 1\n[sources.scans]\n{source}\n[stages.all]\n{stage}\n[sinks.results]\n{sink}\nfrom = \"all\"\n[limits]\nloaders = 2\n"
-        );
-        fs::write(place.workflow(), text).unwrap();
+        ));
         let _ = fs::remove_dir_all(place.out());
     };
     let select = "kind = \"select\"\nfrom = \"scans\"\ncolumns = { t = \"scan\" }";

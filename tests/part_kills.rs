@@ -17,7 +17,6 @@ use orchestra_testkit::images::write_bad_pictures;
 use orchestra_testkit::records::items;
 use orchestra_testkit::size::scaled;
 use orchestra_testkit::skip::has_programs;
-use rustix::process::Signal;
 use serde_json::Value;
 
 const ITEMS: u64 = 120;
@@ -105,7 +104,7 @@ pub fn kill_at() -> Option<(Workplace, String)> {
 
 #[track_caller]
 fn nothing_lost_or_doubled(verified: &Ended) {
-    assert!(verified.must_exit(0).stdout.contains("0 lost, 0 doubled"), "{}", verified.stdout);
+    verified.must_exit(0).must_print(&["0 lost, 0 doubled"]);
 }
 
 #[test]
@@ -129,7 +128,7 @@ fn a_run_that_is_killed_around_the_making_of_a_part_leaves_whole_parts_and_loses
         let expected = (moment != "before").then(|| place.out().join(&name));
         assert_eq!(there, Vec::from_iter(expected), "{kind}, {moment}");
         println!("{kind}, {moment}: {} rows", rows(&python, &there).len());
-        let verify = || place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+        let verify = || place.on_out("verify", &[]);
         verify().must_exit(2);
         place.run(&[]).must_exit(0);
         nothing_lost_or_doubled(&verify());
@@ -182,7 +181,7 @@ fn a_run_that_is_killed_between_a_file_and_its_commit_leaves_whole_files_and_eac
         let there = whole_files(&folder);
         println!("{kind}, {moment}: {} files", there.len());
         assert_eq!(there.contains(&name), moment != "before", "{kind}, {moment}");
-        let verify = || place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+        let verify = || place.on_out("verify", &[]);
         verify().must_exit(2);
         place.run(&[]).must_exit(0);
         nothing_lost_or_doubled(&verify());
@@ -329,10 +328,8 @@ fn kill_at_request(
 ) {
     between.stop(stop, key);
     let mut started = start();
-    assert!(started.until("the request is stopped", || between.has_stopped()), "{}", started.said());
-    started.signal(Signal::KILL);
-    assert_eq!(started.wait().status.code(), None);
-    place.no_process_is_left();
+    started.must_reach("the request is stopped", || between.has_stopped());
+    started.kill_in(place);
 }
 
 /// A reader that trusts the manifest alone: the rows of all parts that it names, of which each is as it says, and so are the files that an index
@@ -456,7 +453,7 @@ fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whol
                 "`s3://digits/kept/x.npy` is in no manifest",
                 &format!("`s3://digits/kept/{fourth}` has 1 bytes, and its index says"),
             ] {
-                assert!(found.stdout.contains(says), "{says}: {}", found.stdout);
+                found.must_print(&[says]);
             }
         }
     }

@@ -8,6 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::common::{Workplace, python_env, repository};
+use crate::pages::tiff;
 
 /// `scripts/pictures.py`, with Pillow and tifffile. It must succeed.
 fn script(python: &str, arguments: &[&str]) -> String {
@@ -28,7 +29,7 @@ fn pictures_of_every_kind_look_as_pillow_shows_them_or_fail_by_name() {
          paths = [\"pictures/*.png\", \"pictures/*.jpg\", \"pictures/*.webp\", \"pictures/*.bmp\", \"pictures/*.gif\", \"pictures/*.tif\"]\n\n\
          [stages.pixels]\nkind = \"image\"\nfrom = \"files\"\nsize = [24, 32]\nlayout = \"nhwc\"\ndtype = \"u8\"\n\n\
          [sinks.rows]\nkind = \"npy\"\nfrom = \"pixels\"\npath = \"rows\"\n";
-    fs::write(place.workflow(), workflow).unwrap();
+    place.write(workflow);
     place.run(&[]).must_exit(65);
     let compared = script(&python, &["check", pictures.to_str().unwrap(), out.to_str().unwrap()]);
     // Some three hundred, of which most are read.
@@ -50,25 +51,6 @@ fn left_out(report: &Value) -> Vec<(String, String, u64, u64)> {
     counts.map(|of| (text(of, "by"), text(of, "what"), number(of, "items"), number(of, "count"))).collect()
 }
 
-/// A gray picture of 2 x 2 pixels per page, each of one level.
-fn tiff(levels: &[u8]) -> Vec<u8> {
-    let mut file = b"II*\0".to_vec();
-    let entry =
-        |tag: u16, value: u32| [&tag.to_le_bytes()[..], &[4, 0, 1, 0, 0, 0], &value.to_le_bytes()].concat();
-    for level in levels {
-        // Behind this offset: the pixels, and then the directory.
-        let at = file.len() as u32 + 4;
-        file.extend((at + 4).to_le_bytes());
-        file.extend([*level; 4]);
-        let tags =
-            [(256, 2), (257, 2), (258, 8), (259, 1), (262, 1), (273, at), (277, 1), (278, 2), (279, 4)];
-        file.extend((tags.len() as u16).to_le_bytes());
-        file.extend(tags.iter().flat_map(|(tag, value)| entry(*tag, *value)));
-    }
-    file.extend([0; 4]);
-    file
-}
-
 #[test]
 fn pages_behind_the_first_are_counted_and_said() {
     let place = Workplace::new();
@@ -78,20 +60,17 @@ fn pages_behind_the_first_are_counted_and_said() {
     let workflow = "version = 1\nname = \"pages\"\n\n[sources.scans]\nkind = \"images\"\npaths = [\"images/*.tif\"]\n\n\
          [stages.pixels]\nkind = \"image\"\nfrom = \"scans\"\nsize = [1, 1]\ndtype = \"u8\"\ncolor = \"gray\"\n\n\
          [sinks.results]\nkind = \"jsonl\"\nfrom = \"pixels\"\nordered = true\n";
-    fs::write(place.workflow(), workflow).unwrap();
+    place.write(workflow);
     place
         .run(&[])
         .must_exit(0)
         .must_say(&["source `scans`: 2 files have more than one page", "3 pages were passed over"]);
     assert_eq!(left_out(&place.report()), [("scans".into(), "pages".into(), 2, 3)]);
-    let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+    let verified = place.on_out("verify", &[]);
     let said = "left out by `scans`, as run.json says: pages 3, of 2 items\n";
-    assert!(verified.must_exit(0).stdout.contains(said), "{}", verified.stdout);
-    let results = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
-    let levels: Vec<Value> = results
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap()["result"]["pixels"]["data"].clone())
-        .collect();
+    verified.must_exit(0).must_print(&[said]);
+    let results = place.lines("results.jsonl").into_iter();
+    let levels: Vec<Value> = results.map(|line| line["result"]["pixels"]["data"].clone()).collect();
     assert_eq!(levels, [json!([[[10]]]), json!([[[20]]]), json!([[[30]]])]);
     place.no_process_is_left();
 }
@@ -107,7 +86,7 @@ fn a_file_behind_a_tiff_is_counted_whether_a_stage_takes_the_pages_or_not() {
              [stages.pixels]\nkind = \"image\"\nfrom = \"{from}\"\nsize = [1, 1]\ndtype = \"u8\"\n\n\
              [sinks.results]\nkind = \"jsonl\"\nfrom = \"pixels\"\n"
         );
-        fs::write(place.workflow(), workflow).unwrap();
+        place.write(workflow);
         place.run(&["--fresh"]).must_exit(0);
         assert_eq!(left_out(&place.report()), [("scans".into(), "pages".into(), 1, n_left_out)]);
     }
@@ -125,7 +104,7 @@ fn pages_behind_the_first_are_counted_once_over_several_starts_and_killed_ones()
         let mut run = place.start_until(60);
         run.signal(signal);
         if signal == Signal::INT {
-            assert!(run.until_it_says("stopping: finishing what is in flight"));
+            run.must_say("stopping: finishing what is in flight");
         }
         place.open_gate();
         run.wait();
@@ -138,13 +117,13 @@ fn pages_behind_the_first_are_counted_once_over_several_starts_and_killed_ones()
     place.run(&[]).must_exit(0);
     let expected = [("scans".into(), "pages".into(), ITEMS / 3 * 2 + 1, ITEMS + 3)];
     assert_eq!(left_out(&place.report()), expected);
-    let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+    let verified = place.on_out("verify", &[]);
     let said = format!(
         "left out by `scans`, as run.json says: pages {}, of {} items\n",
         ITEMS + 3,
         ITEMS / 3 * 2 + 1
     );
-    assert!(verified.must_exit(0).stdout.contains(&said), "{}", verified.stdout);
+    verified.must_exit(0).must_print(&[&said]);
 }
 
 #[test]
@@ -161,7 +140,7 @@ fn boxes_that_make_no_part_are_counted_by_their_reason_and_said() {
     let workflow = "version = 1\nname = \"boxes\"\n\n[sources.s]\nkind = \"jsonl\"\npaths = [\"images/boxes.jsonl\"]\n\
          columns = { img = \"picture\", boxes = \"f32[2,4]\" }\n\n[stages.cuts]\nkind = \"crop\"\nfrom = [\"s.img\", \"s.boxes\"]\nsize = [2, 2]\n\n\
          [stages.all]\nkind = \"gather\"\nfrom = \"cuts\"\n\n[sinks.results]\nkind = \"jsonl\"\nfrom = \"all\"\nordered = true\n";
-    fs::write(place.workflow(), workflow).unwrap();
+    place.write(workflow);
     place.run(&[]).must_exit(0).must_say(&[
         "2 boxes lie outside of the picture",
         "`units`",
@@ -171,11 +150,8 @@ fn boxes_that_make_no_part_are_counted_by_their_reason_and_said() {
         left_out(&place.report()),
         [("cuts".into(), "boxes_outside".into(), 1, 2), ("cuts".into(), "boxes_without_area".into(), 1, 1)]
     );
-    let results = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
-    let n_parts: Vec<usize> = results
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap()["result"].as_array().unwrap().len())
-        .collect();
+    let results = place.lines("results.jsonl").into_iter();
+    let n_parts: Vec<usize> = results.map(|line| line["result"].as_array().unwrap().len()).collect();
     assert_eq!(n_parts, [0, 1]);
     place.no_process_is_left();
 }

@@ -1,16 +1,15 @@
 //! A model that crashes, hangs or fails on one input costs exactly that item, whatever it shared a batch with. Says nothing about how
 //! many workers it takes.
 
-use crate::common::{Blocks, Workplace, drawn, write_pictures};
+use crate::common::{Blocks, Workplace, shows_its_own, write_pictures};
 use orchestra_testkit::Trap;
 use orchestra_testkit::images::write_trap_picture;
 use orchestra_testkit::records::{ItemKey, items};
-use serde_json::Value;
 
 const ITEMS: u64 = 300;
 
-/// Runs with these pictures among others, and checks that exactly they fail, each as it should. Gives `run.json`.
-fn only_these_fail(traps: &[(u64, Trap, &str)], more: &'static str) -> Value {
+/// Runs with these pictures among others, and checks that exactly they fail, each as it should.
+fn only_these_fail(traps: &[(u64, Trap, &str)], more: &'static str) {
     let place = Workplace::with_blocks(&Blocks { trap: true, more, ..Blocks::default() });
     write_pictures(&place.images(), ITEMS);
     for (index, trap, _) in traps {
@@ -23,9 +22,7 @@ fn only_these_fail(traps: &[(u64, Trap, &str)], more: &'static str) -> Value {
         &items("scans", (0..ITEMS).filter(|i| !poison(i))),
         &items("scans", (0..ITEMS).filter(poison)),
     );
-    for key in records.done.keys() {
-        assert_eq!(drawn(&records, key), key.index);
-    }
+    shows_its_own(&records);
     for (index, trap, kind) in traps {
         let key = ItemKey { source: "scans".into(), index: *index };
         let failure = &records.failed[&key];
@@ -34,10 +31,8 @@ fn only_these_fail(traps: &[(u64, Trap, &str)], more: &'static str) -> Value {
         assert_eq!(failure["item"], format!("{index:08}.png"), "{failure}");
         println!("{trap:?}: {} attempts, {}", failure["attempts"], failure["error"]);
     }
-    let report = place.report();
-    println!("{} restarts, {}", place.restarts(), report["batches_by_reason"]);
+    println!("{} restarts, {}", place.restarts(), place.report()["batches_by_reason"]);
     place.nothing_is_left();
-    report
 }
 
 #[test]
@@ -55,28 +50,4 @@ fn inputs_on_which_the_model_aborts_segfaults_exits_or_starts_threads_without_en
 #[test]
 fn an_input_on_which_the_model_hangs_fails_alone() {
     only_these_fail(&[(103, Trap::Hang, "timeout")], "[limits]\nbatch_timeout = \"5s\"\n");
-}
-
-#[test]
-fn an_input_that_the_model_refuses_fails_alone_and_kills_no_worker() {
-    let report = only_these_fail(&[(104, Trap::Fail, "model")], "");
-    for device in report["devices"].as_array().unwrap() {
-        assert_eq!(device["restarts"], 0, "{report}");
-    }
-}
-
-#[test]
-fn a_batch_for_which_memory_runs_out_is_halved_and_nothing_is_lost() {
-    let place = Workplace::with_blocks(&Blocks { trap: true, ..Blocks::default() });
-    write_pictures(&place.images(), ITEMS);
-    for index in [3, 50, 51, 200] {
-        write_trap_picture(&place.images(), index, Trap::OutOfMemory).unwrap();
-    }
-    place.run(&[]).must_exit(0);
-    place.holds_exactly(ITEMS);
-    let report = place.report();
-    assert!(report["batches_by_reason"]["split"].as_u64().unwrap() > 0, "{report}");
-    assert_eq!(place.restarts(), 0, "{report}");
-    println!("{}", report["batches_by_reason"]);
-    place.nothing_is_left();
 }

@@ -119,7 +119,7 @@ fn what_stages_make_of_rows_is_what_plain_arithmetic_makes_of_them() {
         .unwrap();
     let rows = rows();
     fs::write(place.path("rows.npy"), array(&rows)).unwrap();
-    fs::write(place.workflow(), WORKFLOW).unwrap();
+    place.write(WORKFLOW);
     place.run(&[]).must_exit(0);
     let records = place.must_hold(&items("rows", 0..ROWS as u64), &BTreeSet::new());
     let mut kept = "item,index,source,word,long,sure,half,score\n".to_owned();
@@ -169,7 +169,7 @@ fn what_stages_make_of_rows_is_what_plain_arithmetic_makes_of_them() {
     let found = fs::read_to_string(place.out().join("kept.csv")).unwrap();
     let sorted = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
     assert_eq!(sorted(&found), sorted(&kept));
-    place.start_command(&["verify", place.out().to_str().unwrap()]).wait().must_exit(0);
+    place.on_out("verify", &[]).must_exit(0);
 }
 
 #[test]
@@ -178,8 +178,8 @@ fn what_does_not_fit_is_said_with_its_place_before_anything_runs() {
     models::identity_with_metadata(&place.path("models"), &[STEPS, CLASSES], "character", "a\nb").unwrap();
     fs::write(place.path("rows.npy"), array(&rows())).unwrap();
     let check = |text: &str| {
-        fs::write(place.workflow(), text).unwrap();
-        place.start_command(&["check", place.workflow().to_str().unwrap()]).wait()
+        place.write(text);
+        place.on_file("check", &[])
     };
     let ended = check(WORKFLOW);
     ended.must_exit(78).must_say(&["there are 2 characters", "for 6 classes"]);
@@ -314,7 +314,7 @@ fn crops_drawings_and_masks_are_picture_files_with_the_pixels_of_the_picture() {
     white.save(place.images().join("white.png")).unwrap();
     let black = image::RgbImage::new(40, 30);
     black.save(place.images().join("black.png")).unwrap();
-    fs::write(place.workflow(), FILES).unwrap();
+    place.write(FILES);
     place.run(&[]).must_exit(0);
     let read = |path: &str| image::open(place.out().join(path)).unwrap();
 
@@ -340,13 +340,13 @@ fn crops_drawings_and_masks_are_picture_files_with_the_pixels_of_the_picture() {
         image::GrayImage::from_fn(40, 30, |x, y| image::Luma([u8::from(white.get_pixel(x, y).0[0] > 127)]));
     assert_eq!(read("mask/white.png.png").to_luma8(), bright);
     assert_eq!(read("mask/black.png.png").to_luma8(), image::GrayImage::new(40, 30));
-    place.start_command(&["verify", place.out().to_str().unwrap()]).wait().must_exit(0);
+    place.on_out("verify", &[]).must_exit(0);
 
     let refused = |planes: &str, says: &[&str]| {
         let text =
             FILES.replace("size = [8, 8]\ndtype = \"u8\"\n[stages.map]", &format!("{planes}\n[stages.map]"));
-        fs::write(place.workflow(), text).unwrap();
-        let check = place.start_command(&["check", place.workflow().to_str().unwrap()]).wait();
+        place.write(text);
+        let check = place.on_file("check", &[]);
         check
             .must_exit(78)
             .must_say(&["sink `planes` cannot write `pixels` of stage `planes`"])

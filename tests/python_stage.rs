@@ -12,7 +12,7 @@ use orchestra_testkit::striker::{Fault, strike};
 use serde_json::Value;
 
 fn example(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).canonicalize().unwrap()
+    repository().join("examples").join(name)
 }
 
 /// Runs an example whose stage `stage` is in Python to its end, on the cores, and has its `check.py` look at what it gave.
@@ -22,7 +22,7 @@ fn run_example(python: &str, name: &str, stage: &str) -> Workplace {
     let file = folder.join("workflow.toml");
     let (file, out) = (file.to_str().unwrap(), out.to_str().unwrap());
     let run = ["run", file, "--output", out, "--devices", "cpu", "--set", &set];
-    place.start_command(&run).wait().must_exit(0).must_say(&["400 items read, 400 done, 0 failed"]);
+    place.command(&run).must_exit(0).must_say(&["400 items read, 400 done, 0 failed"]);
     let check = Command::new(python).arg(folder.join("check.py")).arg("--output").arg(out).output().unwrap();
     let (said, errors) = (String::from_utf8_lossy(&check.stdout), String::from_utf8_lossy(&check.stderr));
     assert!(check.status.success(), "{said}{errors}");
@@ -34,7 +34,7 @@ fn place(python: &str, n: u64, script: &str, more: &str) -> Workplace {
     let place = Workplace::new();
     fs::write(place.path("x.npy"), npy(&format!("({n}, 4)"), (0..4 * n).map(|x| x as f32))).unwrap();
     fs::write(place.path("stage.py"), script).unwrap();
-    let text = format!(
+    place.write(format!(
         "version = 1
 [sources.x]
 kind = \"tensors\"
@@ -49,8 +49,7 @@ kind = \"jsonl\"
 from = \"y\"
 {more}
 "
-    );
-    fs::write(place.workflow(), text).unwrap();
+    ));
     place
 }
 
@@ -145,7 +144,7 @@ fn a_class_is_made_once_in_each_worker_and_once_more_for_the_successor_of_one_th
         let files = fs::read_dir(&notes).unwrap().flatten();
         files.filter(|file| file.file_name().to_string_lossy().starts_with("waits-")).count()
     };
-    assert!(run.until("both have done five batches", || n_waiting() == 2), "{}", run.said());
+    run.must_reach("both have done five batches", || n_waiting() == 2);
     let sorted = |mut pids: Vec<u32>| {
         pids.sort_unstable();
         pids
@@ -153,7 +152,7 @@ fn a_class_is_made_once_in_each_worker_and_once_more_for_the_successor_of_one_th
     let workers = sorted(run.workers());
     assert_eq!(sorted(made()), workers);
     assert!(strike(run.pid(), workers[0], Fault::Kill));
-    assert!(run.until("there is another one", || made().len() >= 3), "{}", run.said());
+    run.must_reach("there is another one", || made().len() >= 3);
     fs::write(notes.join("go"), "").unwrap();
     run.wait().must_exit(0);
     let records = place.must_hold(&items("x", 0..ROWS), &BTreeSet::new());
@@ -376,17 +375,11 @@ fn what_is_wrong_with_a_script_is_said_with_its_place_before_anything_runs() {
     }
     // What only a call shows fails the items, with what was expected.
     for (body, words) in [
-        ("    return {'y': x[:, :3]}", "output `y` of 1 rows must have the shape [1, 4], and has [1, 3]"),
         ("    return {'z': x}", "it must give a dict of ['y'], and gave ['z']"),
-        (
-            "    return {'y': x.astype('i8')}",
-            "output `y` is declared as float32, and is int64: use .astype(\"float32\")",
-        ),
         ("    x[:] = 0\n    return {'y': x}", "assignment destination is read-only"),
     ] {
         let place = said(&stage(body), 65, &["20 items read, 0 done, 20 failed"]);
-        let errors: BTreeSet<String> =
-            place.failures().iter().map(|failure| failure["error"].as_str().unwrap().to_owned()).collect();
+        let errors = BTreeSet::from_iter(place.errors());
         assert!(errors.len() == 1 && errors.iter().all(|error| error.contains(words)), "{errors:?}");
     }
     // A class that cannot be made ends the run: no other worker will do better.
@@ -484,7 +477,7 @@ fn no_other_program_takes_the_place_of_a_script_and_outlives_the_run() {
 fn an_array_of_another_type_becomes_the_declared_one_or_fails_the_rows_that_it_cannot_hold() {
     let Some(python) = python() else { return };
     // The numbers of the rows are 0 to 3 and 4 to 7, and `bad` holds one for the second.
-    for (declared, made, whole, bad) in [
+    let types = [
         ("f32", "f8", true, "1e39"),
         ("f16", "f4", true, "-1e6"),
         ("i32", "i8", true, "2**31"),
@@ -499,55 +492,46 @@ fn an_array_of_another_type_becomes_the_declared_one_or_fails_the_rows_that_it_c
         ("f64", "i8", false, "7"),
         ("f64", "f4", false, "7"),
         ("i64", "u1", false, "7"),
-    ] {
-        let script = format!(
-            "import orchestra\n@orchestra.stage(outputs={{'y': ('{declared}', [4])}})\ndef f(x):\n    y = x.astype('{made}')\n    \
-             y[(x == 7).nonzero()] = {bad}\n    return {{'y': y}}\n"
-        );
-        let place = place(python, 3, &script, "");
-        let (done, code) = if whole { (2, 65) } else { (3, 0) };
-        place.run(&[]).must_exit(code).must_say(&[&format!("3 items read, {done} done")]);
-        let failed = items("x", whole.then_some(1));
-        let records = place.must_hold(&items("x", (0..3).filter(|n| !whole || *n != 1)), &failed);
-        for (item, record) in &records.done {
-            let first = 4.0 * item.index as f64;
-            let numbers: Vec<f64> =
-                serde_json::from_value(record["results.jsonl"]["result"]["y"]["data"].clone()).unwrap();
-            assert_eq!(numbers, [first, first + 1.0, first + 2.0, first + 3.0], "{declared} {made}");
-        }
-        for failure in place.failures() {
-            let error = failure["error"].as_str().unwrap();
-            let words = ["output `y` is declared as", "which cannot hold", "at [3] of its row"];
-            assert!(words.iter().all(|word| error.contains(word)), "{declared} {made}: {error}");
-            let is_told = error.contains("a float from 2^53 on may stand for another integer");
-            assert_eq!(is_told, bad == "2.0**53", "{declared} {made}: {error}");
-            assert_eq!(failure["index"], 1);
-        }
-    }
-}
-
-#[test]
-fn a_masked_number_fails_its_row_in_whatever_array_or_list_it_is_given() {
-    let Some(python) = python() else { return };
-    for (given, masks) in [
+    ]
+    .map(|(declared, made, fails, bad)| {
+        let body = format!("y = x.astype('{made}')\n    y[(x == 7).nonzero()] = {bad}");
+        (declared, body, fails, ["output `y` is declared as", "which cannot hold"])
+    });
+    let masked = [
         ("np.ma.masked_equal(x, 7)", true),
         ("list(np.ma.masked_equal(x, 7))", true),
         ("np.ma.masked_equal(x, 7).astype('f8')", true),
         ("np.ma.masked_equal(x, 99)", false),
         ("np.ma.masked_equal(x, 7).filled(7)", false),
-    ] {
+    ]
+    .map(|(given, fails)| {
+        (
+            "f32",
+            format!("y = {given}"),
+            fails,
+            ["output `y` is masked", "say what stands there, with .filled(..)"],
+        )
+    });
+    for (declared, body, fails, words) in types.into_iter().chain(masked) {
         let script = format!(
-            "import numpy as np\nimport orchestra\n@orchestra.stage(outputs={{'y': ('f32', [4])}})\ndef f(x):\n    return {{'y': {given}}}\n"
+            "import numpy as np\nimport orchestra\n@orchestra.stage(outputs={{'y': ('{declared}', [4])}})\ndef f(x):\n    {body}\n    return {{'y': y}}\n"
         );
         let place = place(python, 3, &script, "");
-        place.run(&[]).must_exit(if masks { 65 } else { 0 });
-        // The numbers of the second row are 4 to 7.
-        let failed = items("x", masks.then_some(1));
-        place.must_hold(&items("x", (0..3).filter(|n| !masks || *n != 1)), &failed);
-        for failure in place.failures() {
-            let error = failure["error"].as_str().unwrap();
-            let words = "output `y` is masked at [3] of its row: say what stands there, with .filled(..)";
-            assert!(error.contains(words), "{given}: {error}");
+        let (done, code) = if fails { (2, 65) } else { (3, 0) };
+        place.run(&[]).must_exit(code).must_say(&[&format!("3 items read, {done} done")]);
+        let failed = items("x", fails.then_some(1));
+        let records = place.must_hold(&items("x", (0..3).filter(|n| !fails || *n != 1)), &failed);
+        for (item, record) in &records.done {
+            let first = 4.0 * item.index as f64;
+            let numbers: Vec<f64> =
+                serde_json::from_value(record["results.jsonl"]["result"]["y"]["data"].clone()).unwrap();
+            assert_eq!(numbers, [first, first + 1.0, first + 2.0, first + 3.0], "{declared} {body}");
+        }
+        for error in place.errors() {
+            let is_said = words.iter().chain(&["at [3] of its row"]).all(|word| error.contains(word));
+            assert!(is_said, "{declared} {body}: {error}");
+            let is_told = error.contains("a float from 2^53 on may stand for another integer");
+            assert_eq!(is_told, body.contains("2.0**53"), "{declared} {body}: {error}");
         }
     }
 }
@@ -561,12 +545,7 @@ fn an_array_that_is_turned_round_fits_in_no_part_of_its_batch() {
     place.edit("python =", "workers = 1\nbatch = { max = 4, wait = \"60s\" }\npython =");
     place.run(&[]).must_exit(65).must_say(&["4 items read, 0 done"]);
     place.must_hold(&BTreeSet::new(), &items("x", 0..4));
-    assert!(
-        place
-            .failures()
-            .iter()
-            .all(|failure| failure["error"].to_string().contains("must have the shape [1, 2]"))
-    );
+    assert!(place.errors().iter().all(|error| error.contains("must have the shape [1, 2]")));
 }
 
 #[test]
@@ -592,11 +571,7 @@ fn what_the_sandbox_refuses_a_script_names_the_sandbox_and_its_keys() {
         let place = place(python, 2, &script, "");
         place.edit("script =", &format!("{keys}script ="));
         place.run(&[]).must_exit(65);
-        place
-            .failures()
-            .iter()
-            .map(|failure| failure["error"].as_str().unwrap().to_owned())
-            .collect::<Vec<_>>()
+        place.errors()
     };
     for body in bodies {
         let errors = errors(body, "");
@@ -660,6 +635,7 @@ fn tried_out_by_hand_a_stage_says_what_it_takes_and_gives_or_what_is_wrong_with_
     };
     let inputs = ", inputs={'x': ('f32', [4])}";
     let both = &format!("{inputs}, outputs={{'y': ('f32', [4])}}");
+    let fails = |script: String, stderr: &'static str| (script, &[][..], 1, "", stderr);
     for (script, arguments, code, stdout, stderr) in [
         (
             stage(both, "return {'y': 2 * x}"),
@@ -676,48 +652,34 @@ fn tried_out_by_hand_a_stage_says_what_it_takes_and_gives_or_what_is_wrong_with_
             "declare outputs={\"y\": (\"int64\", [])}\nf takes x int64[4] for each row\nf gives y int64[] ",
             "",
         ),
-        (
+        fails(
             stage("", "return {'y': x}"),
-            &[],
-            1,
-            "",
             "stage.py: ValueError: say what `x` is: --check x=float32:3,32,32",
         ),
-        (
+        fails(
             stage(both, "return {'y': x[:, :3]}"),
-            &[],
-            1,
-            "",
             "stage.py: ValueError: output `y` of 8 rows must have the shape [8, 4], and has [8, 3]",
         ),
-        (
+        fails(
             stage(both, "return {'y': x[:-1]}"),
-            &[],
-            1,
-            "",
             "stage.py: ValueError: output `y` of 8 rows must have the shape [8, 4], and has [7, 4]",
         ),
-        (
+        fails(
             stage(both, "return {'y': x.astype('i8')}"),
-            &[],
-            1,
-            "",
             "output `y` is declared as float32, and is int64: use .astype(\"float32\")",
         ),
-        (
+        fails(
             stage(both, "return {'z': x}"),
-            &[],
-            1,
-            "",
             "stage.py: ValueError: it must give a dict of ['y'], and gave ['z']",
         ),
-        (stage(both, "return x"), &[], 1, "", "it must give a dict of ['y'], and gave ndarray"),
-        (
+        fails(stage(both, "return x"), "it must give a dict of ['y'], and gave ndarray"),
+        fails(
             stage(both, "return {'y': x / (1 // 0)}"),
-            &[],
-            1,
-            "",
             "stage.py: ZeroDivisionError: integer division or modulo by zero (stage.py:5)",
+        ),
+        fails(
+            stage(both, "return {'y': x}") + &stage(both, "pass").replace("def f", "def g"),
+            "it has the stages f, g: name one",
         ),
         // It may reject zeros.
         (
@@ -728,13 +690,6 @@ fn tried_out_by_hand_a_stage_says_what_it_takes_and_gives_or_what_is_wrong_with_
             "stage.py: ItemError: row 2: zeros (stage.py:5)",
         ),
         (stage(both, "return {'y': x}") + "1 / 0\n", &[], 1, "f takes x", "ZeroDivisionError"),
-        (
-            stage(both, "return {'y': x}") + &stage(both, "pass").replace("def f", "def g"),
-            &[],
-            1,
-            "",
-            "it has the stages f, g: name one",
-        ),
     ] {
         let (ended, said, errors) = by_hand(python, &script, arguments);
         let is_right = ended == Some(code) && said.starts_with(stdout) && errors.contains(stderr);

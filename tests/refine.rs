@@ -1,7 +1,6 @@
 //! A model that runs on its own outputs: a worker that is lost in the middle of a row costs no more rounds than it must, and what cannot loop
 //! is refused with the reason. That each row has the bits of the same loop, `check.py` of the example says (`examples_checked.rs`).
 
-use std::fmt::Write as _;
 use std::fs;
 
 use crate::common::{Workplace, npy};
@@ -51,11 +50,11 @@ fn a_worker_that_is_lost_in_the_middle_costs_the_rounds_since_the_last_checkpoin
             .replace("newton.onnx\"", &format!("one_more.onnx\"\n{custom}"))
             .replace("workers = 3", "workers = 1")
             .replace("inputs = { x = \"numbers\", a = \"numbers\" }", "from = \"numbers\"");
-        fs::write(place.workflow(), text).unwrap();
+        place.write(text);
         let gate = Gate::in_folder(&place.path("gate"));
         gate.close_after(25).unwrap();
         let mut run = place.start(&[]);
-        assert!(run.until("the 26th round waits", || gate.n_waiting() == 1), "{}", run.said());
+        run.must_reach("the 26th round waits", || gate.n_waiting() == 1);
         assert_eq!(gate.n_rows(), 26);
         gate.raise_to(1_000).unwrap();
         let workers = workers_of(run.pid());
@@ -74,116 +73,67 @@ fn a_worker_that_is_lost_in_the_middle_costs_the_rounds_since_the_last_checkpoin
 #[test]
 fn what_cannot_loop_is_refused_with_the_reason() {
     let place = Workplace::new();
-    models::newton(&place.path("models"), 0).unwrap();
-    models::affine(&place.path("models"), &[1]).unwrap();
-    models::identity(&place.path("models"), DType::F32, &[3]).unwrap();
-    models::positive_columns(&place.path("models"), 1).unwrap();
+    let folder = place.path("models");
+    models::newton(&folder, 0).unwrap();
+    models::affine(&folder, &[1]).unwrap();
+    models::identity(&folder, DType::F32, &[3]).unwrap();
+    models::positive_columns(&folder, 1).unwrap();
+    models::two_shapes(&folder).unwrap();
     fs::write(place.path("numbers.npy"), npy("(1, 1)", [2.0])).unwrap();
-    let good = "feed = { x = \"next\" }\nrounds = 9";
-    let affine = |text: String| {
-        text.replace("newton.onnx", "affine.onnx")
-            .replace("inputs = { x = \"numbers\", a = \"numbers\" }", "from = \"numbers\"")
-    };
-    let cases: [(String, &[&str]); 15] = [
-        (
-            workflow("feed = { x = \"y\" }\nrounds = 9"),
-            &["model `newton` has no output `y`", "`next`, `residual`"],
-        ),
-        (workflow("feed = { z = \"next\" }\nrounds = 9"), &["model `newton` has no input `z`", "`x`, `a`"]),
-        (
-            workflow("feed = { x = \"next\", a = \"next\" }\nrounds = 9"),
-            &["output `next` becomes two inputs of stage `root`"],
-        ),
-        (
-            workflow("rounds = 9"),
-            &[
-                "must say what a round takes of the one before",
-                "`feed` is missing",
-                "outputs: `next`, `residual`",
-            ],
-        ),
-        (workflow("feed = {}\nrounds = 9"), &["`feed` of stage `root` feeds nothing"]),
-        (
-            workflow("feed = { x = 3 }\nrounds = 9"),
-            &["`feed.x` of stage `root` must be the name of an output, in quotes"],
-        ),
-        (
-            workflow("feed = \"x\"\nrounds = 9"),
-            &["`feed` of stage `root` must be a table of inputs and outputs"],
-        ),
-        (workflow("feed = { x = \"next\" }"), &["stage `root` needs the key `rounds`"]),
-        (workflow("feed = { x = \"next\" }\nrounds = 0"), &["`rounds` of stage `root` must be from 1 to"]),
-        (
-            workflow(&format!("{good}\nuntil = \"residual > 1\"")),
-            &["`until` of stage `root` cannot be `residual > 1`", "residual < 0.001"],
-        ),
-        (
-            workflow(&format!("{good}\nuntil = \"residual < nan\"")),
-            &["`until` of stage `root` cannot be `residual < nan`"],
-        ),
-        (workflow(&format!("{good}\nuntil = \"error < 1\"")), &["model `newton` has no output `error`"]),
-        (
-            affine(workflow("rounds = 9\nuntil = \"y < 1\"")).replace("affine.onnx", "identity_f32.onnx"),
-            &["gives another shape than input `x`"],
-        ),
-        (
-            affine(workflow("rounds = 9")).replace("affine.onnx", "positive_columns.onnx"),
-            &["cannot loop over model `newton`: its output `y` has no fixed shape", "f32[batch, ?]"],
-        ),
-        (workflow(&format!("{good}\ncheckpoint = -1")), &["`checkpoint` of stage `root` must be from 0 to"]),
-    ];
-    let mut all = String::new();
-    for (text, says) in cases {
-        fs::write(place.workflow(), &text).unwrap();
-        let ended = place.start_command(&["check", place.workflow().to_str().unwrap()]).wait();
-        writeln!(all, "{}", ended.stderr).unwrap();
-        assert!(!ended.status.success(), "{text}");
-        for words in says {
-            assert!(ended.stderr.contains(words), "`{words}` is not in: {}", ended.stderr);
+    let check = |model: &str, more: &str| {
+        let mut text = workflow(more).replace("newton.onnx", &format!("{model}.onnx"));
+        if model != "newton" {
+            text = text.replace("inputs = { x = \"numbers\", a = \"numbers\" }", "from = \"numbers\"");
         }
-    }
-    // Where there is one input and one output, nothing has to be said.
-    fs::write(place.workflow(), affine(workflow("rounds = 9\nuntil = \"y < 1\"\ncheckpoint = 9"))).unwrap();
-    let ended = place.start_command(&["check", place.workflow().to_str().unwrap()]).wait();
-    ended.must_exit(0);
-    assert!(ended.stderr.contains("`checkpoint` of stage `root` has no effect"), "{}", ended.stderr);
-    println!("{all}");
-}
-
-#[test]
-fn outputs_of_another_shape_or_type_are_not_fed_and_many_numbers_are_no_bound() {
-    let place = Workplace::new();
-    models::two_shapes(&place.path("models")).unwrap();
-    fs::write(place.path("numbers.npy"), npy("(1, 1)", [2.0])).unwrap();
-    let text = |more: &str| {
-        workflow(more)
-            .replace("newton.onnx", "two_shapes.onnx")
-            .replace("inputs = { x = \"numbers\", a = \"numbers\" }", "from = \"numbers\"")
+        place.write(text);
+        place.on_file("check", &[])
     };
+    for (feed, says) in [
+        ("{ x = \"y\" }", &["model `newton` has no output `y`", "`next`, `residual`"][..]),
+        ("{ z = \"next\" }", &["model `newton` has no input `z`", "`x`, `a`"]),
+        ("{ x = \"next\", a = \"next\" }", &["output `next` becomes two inputs of stage `root`"]),
+        ("{}", &["`feed` of stage `root` feeds nothing"]),
+        ("{ x = 3 }", &["`feed.x` of stage `root` must be the name of an output, in quotes"]),
+        ("\"x\"", &["`feed` of stage `root` must be a table of inputs and outputs"]),
+    ] {
+        check("newton", &format!("feed = {feed}\nrounds = 9")).must_exit(78).must_say(says);
+    }
+    let missing =
+        ["must say what a round takes of the one before", "`feed` is missing", "outputs: `next`, `residual`"];
+    check("newton", "rounds = 9").must_exit(78).must_say(&missing);
     for (more, says) in [
+        ("", &["stage `root` needs the key `rounds`"][..]),
+        ("rounds = 0", &["`rounds` of stage `root` must be from 1 to"]),
         (
-            "rounds = 3\nfeed = { x = \"wide\" }",
-            &[
-                "output `wide` of model `newton` cannot become its input `x`",
-                "f32[batch, 4]",
-                "f32[batch, 1]",
-            ][..],
+            "rounds = 9\nuntil = \"residual > 1\"",
+            &["`until` of stage `root` cannot be `residual > 1`", "< 0.001"],
         ),
+        ("rounds = 9\nuntil = \"residual < nan\"", &["`until` of stage `root` cannot be `residual < nan`"]),
+        ("rounds = 9\nuntil = \"error < 1\"", &["model `newton` has no output `error`"]),
+        ("rounds = 9\ncheckpoint = -1", &["`checkpoint` of stage `root` must be from 0 to"]),
+    ] {
+        check("newton", &format!("feed = {{ x = \"next\" }}\n{more}")).must_exit(78).must_say(says);
+    }
+    for (model, more, says) in [
+        ("identity_f32", "until = \"y < 1\"", &["gives another shape than input `x`"][..]),
+        ("positive_columns", "", &["its output `y` has no fixed shape", "f32[batch, ?]"]),
         (
-            "rounds = 3\nfeed = { x = \"whole\" }",
-            &["output `whole` of model `newton` cannot become", "i64[batch, 1]", "f32[batch, 1]"],
+            "two_shapes",
+            "feed = { x = \"wide\" }",
+            &["cannot become its input `x`", "f32[batch, 4]", "f32[batch, 1]"],
         ),
+        ("two_shapes", "feed = { x = \"whole\" }", &["cannot become", "i64[batch, 1]", "f32[batch, 1]"]),
         (
-            "rounds = 3\nfeed = { x = \"same\" }\nuntil = \"wide < 1\"",
+            "two_shapes",
+            "feed = { x = \"same\" }\nuntil = \"wide < 1\"",
             &["compares one number per row, and output `wide` has 4", "f32[batch, 4]"],
         ),
     ] {
-        fs::write(place.workflow(), text(more)).unwrap();
-        let ended = place.start_command(&["check", place.workflow().to_str().unwrap()]).wait();
-        assert!(
-            !ended.status.success() && says.iter().all(|words| ended.stderr.contains(words)),
-            "{}",
-            ended.stderr
-        );
+        let ended = check(model, &format!("rounds = 3\n{more}"));
+        assert!(!ended.status.success(), "{model} {more}");
+        ended.must_say(says);
     }
+    // Where there is one input and one output, nothing has to be said.
+    let ended = check("affine", "rounds = 9\nuntil = \"y < 1\"\ncheckpoint = 9");
+    ended.must_exit(0).must_say(&["`checkpoint` of stage `root` has no effect"]);
 }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::common::{Blocks, Workplace, write_pictures};
+use crate::common::Workplace;
 use orchestra_onnx::library::{self, Env, Flavor, Request};
 use orchestra_testkit::images::{Kind, write_bad_pictures, write_picture};
 use orchestra_testkit::records::items;
@@ -13,8 +13,7 @@ use rustix::process::Signal;
 
 /// A run of 200 pictures that has ended well.
 fn finished() -> Workplace {
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), 200);
+    let place = Workplace::with_pictures(200);
     place.run(&[]).must_exit(0);
     place.holds_exactly(200);
     place
@@ -38,8 +37,7 @@ fn a_finished_run_that_is_started_again_says_so_and_changes_nothing() {
 
 #[test]
 fn a_finished_run_with_failures_ends_again_with_their_code() {
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), 20);
+    let place = Workplace::with_pictures(20);
     write_bad_pictures(&place.images()).unwrap();
     place.run(&[]).must_exit(65);
     let failures = place.failures();
@@ -81,7 +79,7 @@ fn operators_or_external_weights_that_changed_since_a_run_was_interrupted_are_na
     place.edit(&format!("{built:?}"), "\"models/ops.so\"");
     let mut run = place.start_until(100);
     run.signal(Signal::INT);
-    assert!(run.until_it_says("stopping: finishing what is in flight"));
+    run.must_say("stopping: finishing what is in flight");
     place.open_gate();
     run.wait().must_exit(130);
     let before = results(&place);
@@ -127,8 +125,7 @@ fn another_onnxruntime_is_named_and_nothing_is_touched() {
 
 #[test]
 fn failures_that_another_onnxruntime_would_retry_stay_as_they_are() {
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), 20);
+    let place = Workplace::with_pictures(20);
     write_bad_pictures(&place.images()).unwrap();
     place.run(&[]).must_exit(65);
     let before = (results(&place), place.failures());
@@ -187,16 +184,6 @@ fn new_pictures_are_done_and_only_they() {
     let report = place.report();
     assert_eq!((&report["items"]["done"], &report["items"]["resumed"]), (&202.into(), &200.into()));
     place.run(&[]).must_exit(0).must_say(&["was finished before"]);
-}
-
-#[test]
-fn fresh_starts_over_and_says_what_it_discards() {
-    let place = finished();
-    place.edit("scale = 1.0", "scale = 2.0");
-    fs::remove_file(place.images().join("00000199.png")).unwrap();
-    place.run(&["--fresh"]).must_exit(0).must_say(&["200 finished items are discarded"]);
-    place.holds_exactly(199);
-    assert_eq!(place.report()["items"]["resumed"], 0);
 }
 
 #[test]

@@ -40,8 +40,8 @@ fn failed_items_are_done_again_with_the_command_that_started_the_run() {
     let bad = write_bad_pictures(&place.images()).unwrap();
     let out = place.out();
     let out = out.to_str().unwrap();
-    let retry = || place.start_command(&["retry", out]).wait();
-    place.start_command(&["retry", out]).wait().must_exit(2).must_say(&["no output folder of a run"]);
+    let retry = || place.command(&["retry", out]);
+    place.command(&["retry", out]).must_exit(2).must_say(&["no output folder of a run"]);
 
     place.run(&[]).must_exit(65);
     assert_eq!(in_parts(&place), Vec::from_iter(GOOD..GOOD + BAD));
@@ -72,7 +72,7 @@ fn failed_items_are_done_again_with_the_command_that_started_the_run() {
         assert_eq!(drawn(&records, key), if key.index < GOOD { key.index } else { 0 });
     }
     assert_eq!(in_parts(&place), sorted(failed.clone()));
-    let verified = place.start_command(&["verify", out]).wait();
+    let verified = place.command(&["verify", out]);
     assert!(verified.stdout.contains("0 lost, 0 doubled"), "{}{}", verified.stdout, verified.stderr);
     // Without a retry, failed items stay failed.
     place.run(&[]).must_exit(65).must_say(&["122 done, 3 failed"]);

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use crate::common::{Blocks, Workplace, drawn, write_pictures};
+use crate::common::{Blocks, Workplace, shows_its_own, write_pictures};
 use orchestra_testkit::bait::LaidBait;
 use orchestra_testkit::images::write_trap_picture;
 use orchestra_testkit::records::{ItemKey, items};
@@ -48,19 +48,17 @@ fn intrude(sandbox: &str) -> String {
     write_pictures(&place.images(), ITEMS);
     write_trap_picture(&place.images(), HOSTILE, Trap::Intrude).unwrap();
     place.edit("threads = 1", &format!("threads = 1\nsandbox = \"{sandbox}\""));
-    let (models, workflow) = (place.path("models"), place.workflow());
+    let models = place.path("models");
     let bait = LaidBait::new(private.path(), &models).unwrap();
     let (name, text) = bait.variable();
-    let run = place.start_command_with(&["run", workflow.to_str().unwrap()], &[(name, &text)]);
+    let run = place.start_with(&[(name, &text)]);
     let inherited = fs::read_link(format!("/proc/{}/fd/{INHERITED_FD}", run.pid())).unwrap();
     assert!(inherited.ends_with("passwd"), "the run has it: {}", inherited.display());
     run.wait().must_exit(65);
     assert_eq!(fs::read_dir(&models).unwrap().count(), 1, "only the model");
     let records =
         place.must_hold(&items("scans", (0..ITEMS).filter(|i| *i != HOSTILE)), &items("scans", [HOSTILE]));
-    for key in records.done.keys() {
-        assert_eq!(drawn(&records, key), key.index);
-    }
+    shows_its_own(&records);
     let key = ItemKey { source: "scans".into(), index: HOSTILE };
     assert_eq!(records.failure_kind(&key), Some("model"));
     let error = records.failed[&key]["error"].as_str().unwrap().to_owned();
@@ -103,13 +101,11 @@ fn an_operator_that_writes_over_all_outputs_of_its_worker_spoils_no_other_item()
     place.close_gate_after(56);
     let mut run = place.start(&[]);
     let others_are_done = || place.waiting_at_gate() > 0 && place.n_results() == 56;
-    assert!(run.until("all others are done", others_are_done), "{}", run.said());
+    run.must_reach("all others are done", others_are_done);
     place.open_gate();
     run.wait().must_exit(65);
     let records = place.must_hold(&items("scans", 0..OTHERS), &items("scans", [OTHERS]));
-    for key in records.done.keys() {
-        assert_eq!(drawn(&records, key), key.index);
-    }
+    shows_its_own(&records);
     let key = ItemKey { source: "scans".into(), index: OTHERS };
     assert_eq!(records.failure_kind(&key), Some("timeout"), "{:?}", records.failed[&key]);
     let error = records.failed[&key]["error"].as_str().unwrap();
@@ -121,8 +117,7 @@ fn an_operator_that_writes_over_all_outputs_of_its_worker_spoils_no_other_item()
 #[test]
 fn a_model_that_is_a_link_into_another_folder_runs_confined() {
     let elsewhere = tempfile::tempdir().unwrap();
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), ITEMS);
+    let place = Workplace::with_pictures(ITEMS);
     let models = place.path("models");
     for file in fs::read_dir(&models).unwrap() {
         let file = file.unwrap();

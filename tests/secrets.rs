@@ -66,8 +66,7 @@ fn no_process_of_a_run_over_files_has_its_credentials_but_for_commands_that_name
     place.close_gate_after(8);
     let value = format!("authorization={SECRET}");
     let variables: Vec<(&str, &str)> = NAMES.iter().map(|name| (*name, &*value)).collect();
-    let workflow = place.workflow();
-    let mut run = place.start_command_with(&["run", workflow.to_str().unwrap()], &variables);
+    let mut run = place.start_with(&variables);
     let pid = run.pid();
     let is_there = || {
         place.waiting_at_gate() > 0
@@ -75,7 +74,7 @@ fn no_process_of_a_run_over_files_has_its_credentials_but_for_commands_that_name
             && place.path("named").exists()
             && !loaders_of(pid).is_empty()
     };
-    assert!(run.until("all kinds of processes are there", is_there), "{}", run.said());
+    run.must_reach("all kinds of processes are there", is_there);
     let environment = |pid: u32| fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     assert_eq!(secrets(&environment(pid), 0).len(), NAMES.len(), "the run has them");
     let passed =
@@ -119,9 +118,8 @@ const TUNES: [&str; 4] = ["ORT_OF_A_TEST", "CUDNN_OF_A_TEST", "CUBLAS_OF_A_TEST"
 fn what_tunes_the_libraries_of_an_engine_reaches_its_workers_and_no_loader() {
     let place = Workplace::with_gate(40);
     place.close_gate_after(8);
-    let workflow = place.workflow();
     let variables = TUNES.map(|name| (name, SECRET));
-    let mut run = place.start_command_with(&["run", workflow.to_str().unwrap()], &variables);
+    let mut run = place.start_with(&variables);
     let pid = run.pid();
     let held = |process: &Process| {
         secrets(&fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default(), 0)
@@ -133,7 +131,7 @@ fn what_tunes_the_libraries_of_an_engine_reaches_its_workers_and_no_loader() {
         let (loaders, workers) = (loaders_of(pid), workers_of(pid));
         place.waiting_at_gate() > 0 && !loaders.is_empty() && workers.iter().all(|worker| held(worker) == all)
     };
-    assert!(run.until("all workers have the variables", is_there), "{}", run.said());
+    run.must_reach("all workers have the variables", is_there);
     let loaders = loaders_of(pid);
     assert!(!loaders.is_empty() && loaders.iter().all(|loader| held(loader).is_empty()), "{loaders:?}");
     place.open_gate();

@@ -6,24 +6,10 @@ use crate::common::Workplace;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-fn place(tables: &str) -> Workplace {
-    let place = Workplace::new();
-    write(&place, tables);
-    place
-}
-
-fn write(place: &Workplace, tables: &str) {
-    fs::write(place.workflow(), format!("version = 1\n[devices]\nslots = 1\n{tables}")).unwrap();
-}
-
-fn text(place: &Workplace, file: &str) -> String {
-    fs::read_to_string(place.path(file)).unwrap_or_default()
-}
-
 /// The tasks as `orchestra tasks` tells them, without a run.
 fn listed(place: &Workplace, more: &[&str]) -> String {
     let file = place.workflow();
-    let ended = place.start_command(&[&["tasks", file.to_str().unwrap()], more].concat()).wait();
+    let ended = place.command(&[&["tasks", file.to_str().unwrap()], more].concat());
     ended.must_exit(0);
     ended.stdout
 }
@@ -34,7 +20,8 @@ fn known(place: &Workplace) -> Value {
 
 #[test]
 fn numbers_are_read_from_lines_and_are_in_all_reports() {
-    let place = place(
+    let place = Workplace::with_slots(
+        1,
         r#"
 [tasks.train]
 command = '''
@@ -59,12 +46,13 @@ metrics = [{ name = "loss", regex = 'loss=([-+0-9.e]+)' }, "acc", "never"]
 
 #[test]
 fn numbers_of_a_command_outlive_the_run() {
-    let place = place(
+    let place = Workplace::with_slots(
+        1,
         "[tasks.train]\ncommand = \"trap '' TERM; echo loss=0.5; touch began; while ! test -e go; do sleep 0.05; done; echo loss=0.25; echo > {output}/model\"\n\
          outputs = \"{output}/model\"\ngrace = \"1h\"\nmetrics = [{ name = \"loss\", regex = \"loss=([0-9.]+)\" }]\n",
     );
     let mut run = place.start(&[]);
-    assert!(run.until("it has begun", || place.path("began").exists()));
+    run.must_reach("it has begun", || place.path("began").exists());
     run.signal(Signal::KILL);
     run.wait();
     fs::write(place.path("go"), "").unwrap();
@@ -105,56 +93,52 @@ command = """
 echo {tasks.train.best.name}x "{tasks.train.best.n}" {{tasks.train.best.n}} >> shell
 """
 "#;
-    let place = place(later);
+    let place = Workplace::with_slots(1, later);
     let rows = [(3, "a b"), (1, "it's $HOME"), (2, "{tasks.train.best.n}")];
     let rows = rows.map(|(n, name)| format!("{}\n", json!({ "n": n, "name": name })));
     fs::write(place.path("names.jsonl"), rows.concat()).unwrap();
     place.run(&[]).must_exit(65);
     let name = "{tasks.train.best.n}";
-    assert_eq!(text(&place, "words"), format!("n=2.2,{name},<{name}>\n"));
-    assert_eq!(text(&place, "shell"), format!("{name}x 2 {name}\n"));
+    assert_eq!(place.text("words"), format!("n=2.2,{name},<{name}>\n"));
+    assert_eq!(place.text("shell"), format!("{name}x 2 {name}\n"));
     place.run(&[]).must_exit(65);
-    assert_eq!(text(&place, "words").lines().count(), 1, "the same is best");
+    assert_eq!(place.text("words").lines().count(), 1, "the same is best");
     // Another one is, and what takes values of it runs again.
     fs::write(place.path("may"), "").unwrap();
     place.run(&[]).must_exit(0);
     let home = "it's $HOME";
-    assert!(
-        text(&place, "words").ends_with(&format!("\nn=1.1,{home},<{home}>\n")),
-        "{}",
-        text(&place, "words")
-    );
-    assert!(text(&place, "shell").ends_with(&format!("\n{home}x 1 {name}\n")), "{}", text(&place, "shell"));
+    assert!(place.text("words").ends_with(&format!("\nn=1.1,{home},<{home}>\n")), "{}", place.text("words"));
+    assert!(place.text("shell").ends_with(&format!("\n{home}x 1 {name}\n")), "{}", place.text("shell"));
 }
 
 #[test]
 fn a_later_task_takes_the_best_of_those_that_are_done_and_runs_again_when_another_is_best() {
-    let place = place(SWEEP);
-    let ran = || text(&place, "ran").lines().count();
+    let place = Workplace::with_slots(1, SWEEP);
+    let ran = || place.text("ran").lines().count();
     place.run(&[]).must_exit(65).must_say(&[
         "4 tasks, 3 done, 1 failed",
         "  metrics   train[n=3]: loss 0.3000\n            train[n=1]: loss 0.1000 (failed)\n            train[n=2]: loss 0.2000\n",
         "  best      train[n=2]: loss 0.2000",
     ]);
-    assert_eq!(text(&place, "published"), "model 2\n", "the first is worse, the second has failed");
+    assert_eq!(place.text("published"), "model 2\n", "the first is worse, the second has failed");
     assert_eq!(place.tasks()["train[n=2]"]["best"], true);
     assert_eq!(place.tasks()["train[n=3]"]["best"], false);
     place.run(&[]).must_exit(65);
     assert_eq!(ran(), 1, "the same is best, whatever has failed again");
     fs::write(place.path("may"), "").unwrap();
     place.run(&[]).must_exit(0).must_say(&["train[n=1]: loss 0.1000"]);
-    assert_eq!((text(&place, "published").as_str(), ran()), ("model 1\n", 2));
-    write(&place, &SWEEP.replace("\"min\"", "\"max\""));
+    assert_eq!((place.text("published").as_str(), ran()), ("model 1\n", 2));
+    place.write_slots(1, &SWEEP.replace("\"min\"", "\"max\""));
     place.run(&[]).must_exit(0);
-    assert_eq!((text(&place, "published").as_str(), ran()), ("model 3\n", 3), "more is better now");
+    assert_eq!((place.text("published").as_str(), ran()), ("model 3\n", 3), "more is better now");
     assert_eq!(fs::read_to_string(place.out().join(".orchestra/best/train/model")).unwrap(), "model 3\n");
     place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
-    place.start_command(&["verify", place.out().to_str().unwrap()]).wait().must_exit(0);
+    place.on_out("verify", &[]).must_exit(0);
 }
 
 #[test]
 fn where_none_has_the_metric_nothing_is_the_best() {
-    let place = place(&SWEEP.replace("echo loss=0.{n}", "echo los=0.{n}"));
+    let place = Workplace::with_slots(1, &SWEEP.replace("echo loss=0.{n}", "echo los=0.{n}"));
     place.run(&[]).must_exit(65);
     let publish = &place.tasks()["publish"];
     assert_eq!((&publish["state"], &publish["end"]), (&"failed".into(), &"missing".into()));

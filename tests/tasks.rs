@@ -1,31 +1,14 @@
 //! Commands from start to end: what is run again and what is not, what is said of each, and nothing of them is left.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use crate::common::{ORCHESTRA, Workplace, until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
-/// A workplace with these tables.
-fn place(tables: &str) -> Workplace {
-    let place = Workplace::new();
-    write(&place, tables);
-    place
-}
-
-fn write(place: &Workplace, tables: &str) {
-    fs::write(place.workflow(), format!("version = 1\n[devices]\nslots = 4\n{tables}")).unwrap();
-}
-
-fn lines(file: &Path) -> Vec<String> {
-    fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect()
-}
-
 /// The row of a task in the table that `orchestra tasks` prints.
 fn row(place: &Workplace, task: &str) -> String {
-    let file = place.workflow();
-    let ended = place.start_command(&["tasks", file.to_str().unwrap()]).wait();
+    let ended = place.on_file("tasks", &[]);
     ended.must_exit(0);
     let row = ended.stdout.lines().find(|line| line.split_whitespace().next() == Some(task));
     row.unwrap_or_else(|| panic!("no `{task}` in {}", ended.stdout)).to_owned()
@@ -48,9 +31,9 @@ grace = "300ms"
 #[test]
 fn a_run_that_is_ended_leaves_no_process_of_its_commands_behind() {
     for signal in [Signal::TERM, Signal::INT, Signal::KILL] {
-        let place = place(STUBBORN);
+        let place = Workplace::with_slots(4, STUBBORN);
         let mut run = place.start(&[]);
-        assert!(run.until("both run", || lines(&place.path("began")).len() == 2), "{}", run.said());
+        run.must_reach("both run", || place.text_lines("began").len() == 2);
         run.signal(signal);
         let ended = run.wait();
         place.no_process_is_left();
@@ -65,7 +48,8 @@ fn a_run_that_is_ended_leaves_no_process_of_its_commands_behind() {
 
 #[test]
 fn a_command_that_leaves_processes_behind_ends_with_them() {
-    let place = place("[tasks.a]\ncommand = \"setsid sleep 1000 & sleep 1000 & echo gone\"\n");
+    let place =
+        Workplace::with_slots(4, "[tasks.a]\ncommand = \"setsid sleep 1000 & sleep 1000 & echo gone\"\n");
     place.run(&[]).must_exit(0).must_say(&["left processes behind"]);
     place.no_process_is_left();
 }
@@ -75,11 +59,11 @@ fn what_is_done_and_unchanged_is_not_run_again() {
     let chain = "[tasks.a]\ncommand = \"echo a >> ran; cat in > {output}/x\"\ninputs = \"in\"\noutputs = \"{output}/x\"\n\
                  [tasks.b]\ncommand = \"echo b >> ran; cp {tasks.a.output}/x b.txt\"\noutputs = \"b.txt\"\n\
                  [tasks.c]\ncommand = \"echo c >> ran; test -e may\"\n";
-    let place = place(chain);
-    let ran = || lines(&place.path("ran")).concat();
+    let place = Workplace::with_slots(4, chain);
+    let ran = || place.text_lines("ran").concat();
     let file = place.workflow();
     let dry = |arguments: &[&str]| {
-        place.start_command(&[&["run", file.to_str().unwrap(), "--dry-run"], arguments].concat()).wait()
+        place.command(&[&["run", file.to_str().unwrap(), "--dry-run"], arguments].concat())
     };
     fs::write(place.path("in"), "1").unwrap();
     let table = dry(&["--only", "b"]);
@@ -99,7 +83,7 @@ fn what_is_done_and_unchanged_is_not_run_again() {
         .must_say(&["going on: 2 tasks are done and unchanged, 1 left", "ended with code 1"]);
     assert_eq!(ran(), "abc", "what failed is tried again, what is done is not");
     let table = dry(&["--fresh"]);
-    assert!(table.must_exit(0).stdout.contains("3 tasks would run"), "{}", table.stdout);
+    table.must_exit(0).must_print(&["3 tasks would run"]);
     fs::write(place.path("may"), "").unwrap();
     place.run(&[]).must_exit(0);
     assert_eq!(ran(), "abcc");
@@ -112,7 +96,7 @@ fn what_is_done_and_unchanged_is_not_run_again() {
     fs::remove_file(place.path("b.txt")).unwrap();
     place.run(&[]).must_exit(0);
     assert_eq!(ran(), "abccabb", "an output is gone");
-    write(&place, &chain.replace("test -e may", "test -e may && true"));
+    place.write_slots(4, &chain.replace("test -e may", "test -e may && true"));
     place.run(&[]).must_exit(0);
     assert_eq!(ran(), "abccabbc", "a command has changed");
     place.run(&["--fresh"]).must_exit(0);
@@ -121,7 +105,8 @@ fn what_is_done_and_unchanged_is_not_run_again() {
 
 #[test]
 fn what_cannot_be_started_or_leaves_no_output_says_so() {
-    let place = place(
+    let place = Workplace::with_slots(
+        4,
         "[tasks.none]\ncommand = [\"no-such-program\"]\n\
          [tasks.nowhere]\ncommand = [\"true\"]\ncwd = \"no-such-folder\"\n\
          [tasks.idle]\ncommand = [\"true\"]\noutputs = [\"{output}/model\"]\n\
@@ -158,31 +143,32 @@ fn what_was_made_before_does_not_count_for_a_command_that_was_asked_to_end() {
         .replace("{{", "{ ")
         .replace("}}", " }")
     };
-    let place = place(&tables("one", ""));
+    let place = Workplace::with_slots(4, &tables("one", ""));
     place.run(&[]).must_exit(0);
     for signal in [Signal::INT, Signal::KILL] {
-        write(&place, &tables("two", ""));
+        place.write_slots(4, &tables("two", ""));
         let mut run = place.start(&[]);
-        assert!(run.until("it waits", || place.path("waits").exists()));
+        run.must_reach("it waits", || place.path("waits").exists());
         run.signal(signal);
         run.wait();
         fs::remove_file(place.path("waits")).unwrap();
-        assert_eq!(lines(&place.path("made")), ["one"]);
+        assert_eq!(place.text_lines("made"), ["one"]);
         assert!(!row(&place, "slow").contains("done"), "{}", row(&place, "slow"));
     }
-    write(&place, &tables("two", "timeout = \"300ms\""));
+    place.write_slots(4, &tables("two", "timeout = \"300ms\""));
     place.run(&[]).must_exit(65);
     assert_eq!(place.tasks()["slow"]["end"], "timeout");
     fs::remove_file(place.path("made")).unwrap();
     // With time enough: how long this one takes is up to the machine.
-    write(&place, &tables("two", ""));
+    place.write_slots(4, &tables("two", ""));
     place.run(&[]).must_exit(0);
-    assert_eq!(lines(&place.path("made")), ["two"]);
+    assert_eq!(place.text_lines("made"), ["two"]);
 }
 
 #[test]
 fn a_command_whose_folder_is_in_the_way_fails_alone() {
-    let place = place(
+    let place = Workplace::with_slots(
+        4,
         "[tasks.first]\ncommand = \"rm -rf $${ORCHESTRA_OUTPUT}; touch $${ORCHESTRA_OUTPUT}; exit 1\"\nretries = 1\n\
          [tasks.second]\ncommand = \"sleep 0.2; touch {output}/x\"\noutputs = \"{output}/x\"",
     );
@@ -193,12 +179,13 @@ fn a_command_whose_folder_is_in_the_way_fails_alone() {
 
 #[test]
 fn a_log_that_cannot_grow_any_further_ends_no_command() {
-    let place = place(
+    let place = Workplace::with_slots(
+        4,
         "[tasks.loud]\ncommand = \"echo $PPID > began; while ! test -e go; do sleep 0.05; done; head -c 3000000 /dev/zero | tr '\\\\0' x\"",
     );
     let mut run = place.start(&[]);
-    assert!(run.until("it has begun", || lines(&place.path("began")).len() == 1));
-    let keeper = lines(&place.path("began"))[0].parse().unwrap();
+    run.must_reach("it has begun", || place.text_lines("began").len() == 1);
+    let keeper = place.text_lines("began")[0].parse().unwrap();
     let old = getrlimit(Resource::Fsize);
     let limit = Rlimit { current: Some(500_000), maximum: old.maximum };
     // Of the process that writes the log.
@@ -209,7 +196,7 @@ fn a_log_that_cannot_grow_any_further_ends_no_command() {
 
 #[test]
 fn a_damaged_journal_of_tasks_is_kept_and_told_of() {
-    let place = place("[tasks.a]\ncommand = \"true\"\n[tasks.b]\ncommand = \"true\"");
+    let place = Workplace::with_slots(4, "[tasks.a]\ncommand = \"true\"\n[tasks.b]\ncommand = \"true\"");
     place.run(&[]).must_exit(0);
     let journal = place.out().join(".orchestra/tasks");
     let mut bytes = fs::read(&journal).unwrap();
@@ -223,19 +210,20 @@ fn a_damaged_journal_of_tasks_is_kept_and_told_of() {
 
 #[test]
 fn no_value_is_run_by_the_shell_and_no_row_renames_what_is_given() {
-    let place = place("[tasks.say]\ncommand = 'echo \"{text}\"'\nfor_each = \"rows.jsonl\"");
+    let place =
+        Workplace::with_slots(4, "[tasks.say]\ncommand = 'echo \"{text}\"'\nfor_each = \"rows.jsonl\"");
     let refused = |rows: &str, why: &str| {
         fs::write(place.path("rows.jsonl"), rows).unwrap();
         place.run(&[]).must_exit(78).must_say(&[why]);
     };
     refused("{\"text\": \"$(touch ran)\"}\n", "stands between quotes");
-    write(
-        &place,
+    place.write_slots(
+        4,
         "[tasks.say]\ncommand = '''# don't run it\necho {text} > said'''\nfor_each = \"rows.jsonl\"",
     );
     fs::write(place.path("rows.jsonl"), "{\"text\": \"$(touch ran)\"}\n").unwrap();
     place.run(&[]).must_exit(0);
-    assert_eq!(lines(&place.path("said")), ["$(touch ran)"]);
+    assert_eq!(place.text_lines("said"), ["$(touch ran)"]);
     place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
     assert!(row(&place, "say[text=$(touch").contains("echo '$(touch ran)' > said"));
     refused("{\"text\": \"a\"}\n{\"text\": \"b\", \"output\": \"/tmp\"}\n", "is the name of something else");
@@ -244,7 +232,8 @@ fn no_value_is_run_by_the_shell_and_no_row_renames_what_is_given() {
 
 #[test]
 fn a_watch_without_a_terminal_prints_a_line_for_each_begin_and_end_and_says_where_no_run_is_going_on() {
-    let place = place(
+    let place = Workplace::with_slots(
+        4,
         r#"
 [tasks.first]
 command = "while ! test -e go; do sleep 0.05; done"
@@ -255,10 +244,10 @@ after = "first"
     );
     let file = place.workflow();
     let watch = ["tasks", file.to_str().unwrap(), "--watch"];
-    let ended = place.start_command(&watch).wait();
+    let ended = place.command(&watch);
     ended.must_exit(0);
     assert!(ended.stdout.starts_with("no run with tasks is going on into `"), "{}", ended.stdout);
-    assert!(ended.stdout.contains("2 tasks would run"), "{}", ended.stdout);
+    ended.must_print(&["2 tasks would run"]);
     let run = place.start(&[]);
     until("the run says which commands run", || {
         let commands = fs::read(place.out().join(".orchestra/commands")).unwrap_or_default();
@@ -282,7 +271,8 @@ after = "first"
 
 #[test]
 fn a_shell_whose_command_was_killed_by_a_signal_is_tried_again_as_one() {
-    let place = place(
+    let place = Workplace::with_slots(
+        4,
         "[tasks.text]\ncommand = \"sh -c 'kill -ABRT $$'; exit $?\"\nretries = { signal = 2 }\n\
          [tasks.list]\ncommand = [\"bash\", \"-c\", \"bash -c 'kill -SEGV $$'; exit $?\"]\nretries = { signal = 1 }\n\
          [tasks.killed]\ncommand = \"sh -c 'kill -KILL $$'; exit $?\"\nretries = { signal = 1, code = 5 }\n\

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
@@ -11,8 +10,7 @@ use serde_json::Value;
 
 /// A workplace with these tables, and the library of a driver.
 fn place(tables: &str) -> Workplace {
-    let place = Workplace::new();
-    fs::write(place.workflow(), format!("version = 1\n[devices]\nslots = 4\n{tables}")).unwrap();
+    let place = Workplace::with_slots(4, tables);
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/common/nvml.c");
     let mut cc = Command::new("cc");
     cc.args(["-shared", "-fPIC", "-DDRIVER=\"580.65.06\"", "-DCUDA=13000", source, "-o"]);
@@ -22,46 +20,9 @@ fn place(tables: &str) -> Workplace {
 
 /// A run that finds the library, and these variables.
 fn run(place: &Workplace, variables: &[(&str, &str)]) -> Ended {
-    let (file, folder) = (place.workflow(), place.path(""));
+    let folder = place.path("");
     let own = [("LD_LIBRARY_PATH", folder.to_str().unwrap()), ("CUDA_VISIBLE_DEVICES", "0")];
-    place.start_command_with(&["run", file.to_str().unwrap()], &[&own, variables].concat()).wait()
-}
-
-fn lines(file: &Path) -> Vec<String> {
-    fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect()
-}
-
-#[test]
-fn what_commands_take_of_a_gpu_is_reported_and_one_without_a_lease_is_named() {
-    let place = place(
-        r#"
-[tasks.half]
-command = """
-echo "$$ 6000000000" >> processes
-n=$(wc -c < looks)
-until [ $(wc -c < looks) -ge $((n + 3)) ]; do sleep 0.05; done
-"""
-device = 0.5
-matrix = { n = [1, 2] }
-
-[tasks.stray]
-command = """
-echo "$$ 1000" >> processes
-n=$(wc -c < looks)
-until [ $(wc -c < looks) -ge $((n + 3)) ]; do sleep 0.05; done
-"""
-device = "none"
-"#,
-    );
-    fs::write(place.path("looks"), "").unwrap();
-    let (processes, looks) = (place.path("processes"), place.path("looks"));
-    let variables = [("GPU_PROCESSES", processes.to_str().unwrap()), ("GPU_LOOKS", looks.to_str().unwrap())];
-    let stray = "a command is on a GPU that it has no lease on";
-    let ended = run(&place, &variables);
-    ended.must_exit(0).must_say(&["3 tasks, 3 done", stray, "task=stray, gpu=GPU-0a5f0000"]);
-    assert_eq!(ended.stderr.matches(stray).count(), 1, "{}", ended.stderr);
-    place.no_process_is_left();
-    assert_eq!(place.tasks()["half[n=1]"]["gpu_memory"], 6_000_000_000_u64);
+    place.start_with(&[&own, variables].concat()).wait()
 }
 
 /// Others fill the GPU after the plan was made, and leave it again.
@@ -93,7 +54,7 @@ device = "none"
     );
     let three = "n=$(wc -c < looks); until [ $(wc -c < looks) -ge $((n + 3)) ]; do sleep 0.05; done";
     let text = fs::read_to_string(place.workflow()).unwrap().replace(": LOOKS", three);
-    fs::write(place.workflow(), text).unwrap();
+    place.write(text);
     fs::write(place.path("looks"), "").unwrap();
     // Looks are noted where there is a process to be listed.
     fs::write(place.path("processes"), "1 1000\n").unwrap();
@@ -167,7 +128,7 @@ class Noted:
 
 /// What has begun, each kind once.
 fn order(place: &Workplace) -> Vec<String> {
-    let mut order = lines(&place.path("order"));
+    let mut order = place.text_lines("order");
     order.dedup();
     order
 }
@@ -199,7 +160,7 @@ fn the_side_with_the_higher_priority_has_the_cores_first_where_there_is_no_gpu()
     let Some(python) = python() else { return };
     let place = with_a_stage(python);
     let (file, run) = (place.workflow(), ["run", "--devices", "cpu"]);
-    let ended = place.start_command(&[&run[..], &[file.to_str().unwrap()]].concat()).wait();
+    let ended = place.command(&[&run[..], &[file.to_str().unwrap()]].concat());
     ended.must_exit(0).must_say(&["40 items read, 40 done", "6 tasks, 6 done"]);
     assert_eq!(order(&place), ["prepare", "high", "stage", "low", "last"]);
     // At the same priority both go on together: a command that waits for the stage comes to its end.
@@ -208,9 +169,9 @@ fn the_side_with_the_higher_priority_has_the_cores_first_where_there_is_no_gpu()
     fs::remove_file(place.path("order")).unwrap();
     place.edit("priority = 21", "priority = 20");
     place.edit("matrix = { n = [1, 2] }", "matrix = { n = [1] }");
-    let ended = place.start_command(&["run", "--fresh", "--devices", "cpu", file.to_str().unwrap()]).wait();
+    let ended = place.command(&["run", "--fresh", "--devices", "cpu", file.to_str().unwrap()]);
     ended.must_exit(0);
-    let order = lines(&place.path("order"));
+    let order = place.text_lines("order");
     assert!(
         order.iter().position(|it| it == "stage") < order.iter().position(|it| it == "high"),
         "{order:?}"
@@ -258,7 +219,7 @@ fn seen(place: &Workplace) -> Vec<Seen> {
             nanoseconds: (begun.parse().unwrap(), ended.parse().unwrap()),
         }
     };
-    lines(&place.path("seen")).iter().map(seen).collect()
+    place.text_lines("seen").iter().map(seen).collect()
 }
 
 /// How many commands of a table had each GPU.
@@ -332,40 +293,12 @@ timeout = "60s"
         let device = |value: &str| {
             let text = fs::read_to_string(place.workflow()).unwrap();
             let kept = text.lines().filter(|line| !line.starts_with("device ="));
-            fs::write(place.workflow(), kept.collect::<Vec<_>>().join("\n") + "\ndevice = " + value).unwrap();
+            place.write(kept.collect::<Vec<_>>().join("\n") + "\ndevice = " + value);
             run(&place, &variables)
         };
         device(&format!("{hidden:?}")).must_exit(69).must_say(&["is not among the devices in use"]);
         device("3").must_exit(69).must_say(&["asks for 3 GPUs, and no lease can have that"]);
     }
-}
-
-#[test]
-fn memory_that_another_process_has_on_one_of_three_gpus_is_taken_there_and_not_on_the_others() {
-    let place = place_to_take(
-        r#"
-[tasks.share]
-command = ["sh", "take.sh", "-s", "share", "4"]
-device = 0.5
-gpu_memory = "3GiB"
-matrix = { n = [1, 2, 3, 4] }
-timeout = "60s"
-
-[tasks.whole]
-command = ["sh", "take.sh", "-x", "whole", "2"]
-after = "share"
-matrix = { n = [1, 2] }
-timeout = "60s"
-"#,
-    );
-    let (free, processes) = (place.path("free"), place.path("processes"));
-    fs::write(&free, "8589934592 500000000 10737418240\n").unwrap();
-    fs::write(&processes, "1 9000000000 1\n").unwrap();
-    let files = [("GPU_FREE", free.to_str().unwrap()), ("GPU_PROCESSES", processes.to_str().unwrap())];
-    run(&place, &[&THREE[..], &files].concat()).must_exit(0).must_say(&["6 tasks, 6 done"]);
-    let (seen, [zero, _, two]) = (seen(&place), UUIDS);
-    assert_eq!(had(&seen, "share"), BTreeMap::from([(zero, 2), (two, 2)]));
-    assert_eq!(had(&seen, "whole"), BTreeMap::from([(zero, 1), (two, 1)]));
 }
 
 #[test]
@@ -402,7 +335,7 @@ device = "GPU-2a5f0000"
     let none = [("CUDA_VISIBLE_DEVICES", "")];
     run(&place, &none).must_exit(69).must_say(&["device `cuda:1` is not among the devices in use"]);
     let text = fs::read_to_string(place.workflow()).unwrap();
-    fs::write(place.workflow(), text.split("[tasks.named]").next().unwrap()).unwrap();
+    place.write(text.split("[tasks.named]").next().unwrap());
     fs::remove_dir_all(place.out()).unwrap();
     run(&place, &none).must_exit(0).must_say(&["6 tasks, 6 done"]);
     assert!(place.tasks().values().all(|task| !task["place"].as_str().unwrap().contains("cuda")));
@@ -450,7 +383,7 @@ after = "one"
     let told = |task: &str, folder: &str, attempt: u64| {
         let output = place.out().join("tasks").join(folder).join("output");
         assert!(output.join(attempt.to_string()).exists(), "{task} has no folder {folder}");
-        let told: [String; 6] = lines(&place.path(&format!("told-{task}-{attempt}"))).try_into().unwrap();
+        let told: [String; 6] = place.text_lines(&format!("told-{task}-{attempt}")).try_into().unwrap();
         let [id, number, slot, told_output, gpus, order] = told;
         let attempt = attempt.to_string();
         assert_eq!(
@@ -526,7 +459,7 @@ after = "broken"
         "{table}"
     );
     // That of the last attempt, which the command has measured as well; what is longer than 10 s is rounded otherwise.
-    let nanoseconds = |file: &str| lines(&place.path(file))[0].parse::<u64>().unwrap() as f64;
+    let nanoseconds = |file: &str| place.text_lines(file)[0].parse::<u64>().unwrap() as f64;
     let own = (nanoseconds("to") - nanoseconds("from-2")) / 1e9;
     let seconds = json[0]["known"]["seconds"].as_f64().unwrap();
     assert!((own..took).contains(&seconds), "{own} s of {took} s, and {seconds} s are told");
@@ -565,14 +498,14 @@ timeout = "60s"
 "#,
     );
     run(&place, &THREE).must_exit(0).must_say(&["12 tasks, 12 done"]);
-    let lost = lines(&place.path("seen")).iter().filter(|gpu| *gpu == UUIDS[1]).count();
-    assert_eq!((lost, lines(&place.path("seen")).len()), (2, 14));
+    let lost = place.text_lines("seen").iter().filter(|gpu| *gpu == UUIDS[1]).count();
+    assert_eq!((lost, place.text_lines("seen").len()), (2, 14));
     let attempts = place.tasks().into_values().map(|task| task["attempts"].as_u64().unwrap());
     assert_eq!(attempts.max(), Some(2));
 }
 
 #[test]
-fn a_command_on_another_gpu_than_its_own_is_named_and_one_on_both_of_its_own_is_not() {
+fn a_command_on_another_gpu_than_its_own_or_without_one_is_named_and_one_on_both_of_its_own_is_not() {
     let place = place(
         r#"
 [tasks.both]
@@ -588,14 +521,21 @@ n=$(echo "$CUDA_VISIBLE_DEVICES" | cut -c 5); n=$(((n + 1) % 3))
 echo $n > stray; echo "$$ 1000 $n" >> processes
 n=$(wc -c < looks); until [ $(wc -c < looks) -ge $((n + 9)) ]; do sleep 0.05; done
 '''
+
+[tasks.without]
+command = '''
+echo "$$ 1000 0" >> processes
+n=$(wc -c < looks); until [ $(wc -c < looks) -ge $((n + 9)) ]; do sleep 0.05; done
+'''
+device = "none"
 "#,
     );
     fs::write(place.path("looks"), "").unwrap();
     let (processes, looks) = (place.path("processes"), place.path("looks"));
     let files = [("GPU_PROCESSES", processes.to_str().unwrap()), ("GPU_LOOKS", looks.to_str().unwrap())];
     let ended = run(&place, &[&THREE[..], &files].concat());
-    ended.must_exit(0).must_say(&["2 tasks, 2 done"]);
-    let stray: usize = lines(&place.path("stray"))[0].parse().unwrap();
+    ended.must_exit(0).must_say(&["3 tasks, 3 done", "task=without, gpu=GPU-0a5f0000"]);
+    let stray: usize = place.text_lines("stray")[0].parse().unwrap();
     ended.must_say(&[&format!("task=stray, gpu={}", UUIDS[stray])]);
     assert!(!ended.stderr.contains("task=both"), "{}", ended.stderr);
     place.no_process_is_left();

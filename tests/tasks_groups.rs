@@ -2,8 +2,6 @@
 //! (User-mode Linux) over the files of this machine, since a test may not take that of the machine.
 #![cfg(target_arch = "x86_64")]
 
-use std::fs;
-
 use crate::common::Workplace;
 use crate::uml::boot;
 use serde_json::Value;
@@ -33,8 +31,7 @@ memory = "64MB"
 
 #[test]
 fn processes_of_a_command_that_have_too_much_memory_together_are_ended_by_its_group() {
-    let place = Workplace::new();
-    fs::write(place.workflow(), WORKFLOW).unwrap();
+    let place = Workplace::of(WORKFLOW);
     // The run is the only process of its group.
     let script = format!(
         "in_group $orchestra doctor > doctor 2>&1

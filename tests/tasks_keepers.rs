@@ -22,10 +22,9 @@ retries = { signal = 1 }
 #[test]
 fn a_command_whose_keeper_is_stopped_or_killed_is_tried_again() {
     for signal in [Signal::STOP, Signal::KILL] {
-        let place = Workplace::new();
-        fs::write(place.workflow(), TELLS).unwrap();
+        let place = Workplace::of(TELLS);
         let mut run = place.start(&[]);
-        assert!(run.until("it runs", || place.path("keeper").exists()), "{}", run.said());
+        run.must_reach("it runs", || place.path("keeper").exists());
         let keeper = fs::read_to_string(place.path("keeper")).unwrap().trim().parse().unwrap();
         kill_process(Pid::from_raw(keeper).unwrap(), signal).unwrap();
         run.wait().must_exit(0).must_say(&["the command is tried again"]);
@@ -52,10 +51,9 @@ grace = "1h"
 
 #[test]
 fn a_stopped_keeper_of_a_run_that_was_killed_holds_the_next_start_not_up() {
-    let place = Workplace::new();
-    fs::write(place.workflow(), STUBBORN).unwrap();
+    let place = Workplace::of(STUBBORN);
     let mut run = place.start(&[]);
-    assert!(run.until("it runs", || place.path("keeper").exists()), "{}", run.said());
+    run.must_reach("it runs", || place.path("keeper").exists());
     run.signal(Signal::KILL);
     run.wait();
     let keeper = fs::read_to_string(place.path("keeper")).unwrap().trim().parse().unwrap();
@@ -70,26 +68,26 @@ fn a_stopped_keeper_of_a_run_that_was_killed_holds_the_next_start_not_up() {
 #[test]
 fn what_a_command_has_left_behind_is_reaped_while_it_runs() {
     let place = Workplace::new();
-    let text = r#"version = 1
+    place.write(
+        r#"version = 1
 [tasks.a]
 command = """
 sh -c 'sleep 0.1 & echo $! > orphan'
 while test -e /proc/$(cat orphan); do sleep 0.05; done
 """
 timeout = "5m"
-"#;
-    fs::write(place.workflow(), text).unwrap();
+"#,
+    );
     place.run(&[]).must_exit(0);
     place.nothing_is_left();
 }
 
 #[test]
 fn commands_for_which_there_are_no_files_wait_and_have_the_limit_of_the_run() {
-    let place = Workplace::new();
     // Each of them waits for a file, so that there are as many at once as can be.
     let text = "version = 1\n[devices]\nslots = 100\n[tasks.a]\nfor_each = \"rows.csv\"\ntimeout = \"2m\"\n\
                 command = \"ulimit -Sn >> limits; : {n}; until test -e go; do sleep 0.05; done\"\n";
-    fs::write(place.workflow(), text).unwrap();
+    let place = Workplace::of(text);
     let rows: String = (10..90).map(|n| format!("{n}\n")).collect();
     fs::write(place.path("rows.csv"), format!("n\n{rows}")).unwrap();
     let waits = "no process can be started for a command now: it waits";

@@ -4,15 +4,10 @@ use std::fs;
 
 use crate::common::Workplace;
 
-fn place(tables: &str) -> Workplace {
-    let place = Workplace::new();
-    fs::write(place.workflow(), format!("version = 1\n[devices]\nslots = 4\n{tables}")).unwrap();
-    place
-}
-
 #[test]
 fn a_matrix_in_which_some_have_no_memory_and_one_hangs_ends_with_the_right_classes() {
-    let place = place(
+    let place = Workplace::with_slots(
+        4,
         r#"
 [tasks.train]
 command = '''
@@ -71,7 +66,8 @@ after = "train[n=4]"
 /// As `torchrun` does: the process that failed says why, and what has started it writes a page about that.
 #[test]
 fn a_command_that_ran_out_of_memory_is_known_by_what_it_said_a_page_before_its_end() {
-    let place = place(
+    let place = Workplace::with_slots(
+        4,
         r#"
 [tasks.page]
 command = """
@@ -99,7 +95,8 @@ retries = { out_of_memory = 1 }
 
 #[test]
 fn cores_of_one_command_are_of_no_other_one_and_its_memory_is_bounded() {
-    let place = place(
+    let place = Workplace::with_slots(
+        4,
         r#"
 [tasks.pinned]
 command = '''
@@ -131,7 +128,8 @@ memory = "64MiB"
 
 #[test]
 fn a_command_is_asked_to_end_by_the_signal_that_it_names() {
-    let place = place(
+    let place = Workplace::with_slots(
+        4,
         r#"
 [tasks.asked]
 command = '''

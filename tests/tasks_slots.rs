@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
 
 use crate::common::Workplace;
 use crate::common::random::{let_pass, random};
@@ -16,16 +15,11 @@ const STOPS: usize = 3;
 
 /// A workplace with these tables, and the numbers `of` as rows.
 fn place(tables: &str, of: std::ops::Range<u64>) -> Workplace {
-    let place = Workplace::new();
-    fs::write(place.workflow(), format!("version = 1\n[devices]\nslots = {SLOTS}\n{tables}")).unwrap();
+    let place = Workplace::with_slots(SLOTS as usize, tables);
     fs::create_dir(place.path("slots")).unwrap();
     let rows: String = of.map(|n| format!("{n}\n")).collect();
     fs::write(place.path("rows.csv"), format!("n\n{rows}")).unwrap();
     place
-}
-
-fn lines(file: &Path) -> Vec<String> {
-    fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
 /// That each of these commands has noted itself once, and none while another one had its slot.
@@ -33,7 +27,7 @@ fn lines(file: &Path) -> Vec<String> {
 fn must_be_apart(place: &Workplace, of: std::ops::Range<u64>) {
     let mut by_slot: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
     let mut done = BTreeSet::new();
-    for line in lines(&place.path("times")) {
+    for line in place.text_lines("times") {
         let numbers: Vec<u64> = line.split(' ').map(|number| number.parse().unwrap()).collect();
         by_slot.entry(numbers[0]).or_default().push((numbers[1], numbers[2]));
         assert!(done.insert(numbers[3]), "{} was done twice", numbers[3]);
@@ -142,11 +136,7 @@ fn whenever_the_run_is_killed_each_command_is_done_once_where_it_has_outputs_and
         let mut run = place.start(&[]);
         if kill == 0 {
             // However slow the machine is, this one strikes commands that run.
-            assert!(
-                run.until("a command runs", || !lines(&place.path("plain")).is_empty()),
-                "{}",
-                run.said()
-            );
+            run.must_reach("a command runs", || !place.text_lines("plain").is_empty());
         } else {
             let_pass(random.u64(0..500));
         }
@@ -177,7 +167,7 @@ fn whenever_the_run_is_killed_each_command_is_done_once_where_it_has_outputs_and
     }
     place.no_process_is_left();
     must_be_apart(&place, OF);
-    let plain = lines(&place.path("plain"));
+    let plain = place.text_lines("plain");
     let done: BTreeSet<String> = plain.iter().cloned().collect();
     assert!(done.iter().cloned().eq(OF.map(|n| n.to_string())), "{done:?}");
     assert!(said.iter().any(|said| said.contains("going on: ")), "no kill struck a command: {said:#?}");
@@ -188,7 +178,7 @@ fn whenever_the_run_is_killed_each_command_is_done_once_where_it_has_outputs_and
     }
     assert!(done.iter().any(|n| times(n) > 1), "the first kill struck one: {said:#?}");
     place.run(&[]).must_exit(0).must_say(&["nothing is left to do: 140 tasks, 140 done"]);
-    assert_eq!(lines(&place.path("plain")).len(), plain.len());
+    assert_eq!(place.text_lines("plain").len(), plain.len());
 }
 
 #[test]
@@ -209,7 +199,7 @@ fn commands_that_may_be_done_more_than_once_are_all_named_and_of_others_that_run
         place.edit("slots = 4", "slots = 14");
         let count = if tables.contains("2,") { 7 * tables.matches("[tasks.").count() } else { 1 };
         let mut run = place.start(&[]);
-        assert!(run.until("all run", || lines(&place.path("began")).len() == count), "{}", run.said());
+        run.must_reach("all run", || place.text_lines("began").len() == count);
         run.signal(Signal::KILL);
         run.wait();
         // None of them may see the file and end well.

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use crate::common::{Blocks, Ended, ORCHESTRA, Workplace, until, write_pictures};
+use crate::common::{Ended, ORCHESTRA, Workplace, until};
 use orchestra_testkit::GATE;
 use orchestra_testkit::images::write_bad_pictures;
 use rustix::fs::OFlags;
@@ -194,8 +194,7 @@ fn an_interrupted_run_leaves_its_messages_on_the_terminal_and_nothing_of_the_pro
 /// Also one character that UTF-8 writes in two bytes begins a control sequence.
 #[test]
 fn what_is_printed_of_names_and_words_of_files_steers_no_terminal() {
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), 3);
+    let place = Workplace::with_pictures(3);
     let name = "\u{1b}[2J\u{9b}1A\u{202e}bad.png";
     fs::write(place.images().join(name), "no picture").unwrap();
     let (out, shown) = (place.out(), r"\u{1b}[2J\u{9b}1A\u{202e}bad.png");
@@ -207,20 +206,19 @@ fn what_is_printed_of_names_and_words_of_files_steers_no_terminal() {
     ended.must_exit(65).must_say(&["for example", shown]);
     quiet(&ended);
     fs::write(out.join("failures.jsonl"), "").unwrap();
-    let found = place.start_command(&["verify", out.to_str().unwrap()]).wait();
+    let found = place.command(&["verify", out.to_str().unwrap()]);
     quiet(found.must_exit(70));
-    assert!(found.stdout.contains(shown), "{}", found.stdout);
+    found.must_print(&[shown]);
     fs::remove_file(place.images().join(name)).unwrap();
     let refused = place.run(&[]);
     quiet(refused.must_exit(78).must_say(&[shown]));
     let arguments = ["check", "no\u{1b}[2Jfile.toml"];
-    quiet(place.start_command(&arguments).wait().must_say(&[r"no\u{1b}[2Jfile.toml"]));
+    quiet(place.command(&arguments).must_say(&[r"no\u{1b}[2Jfile.toml"]));
 }
 
 #[test]
 fn output_that_is_not_read_is_no_error() {
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), 20);
+    let place = Workplace::with_pictures(20);
     write_bad_pictures(&place.images()).unwrap();
     let text = fs::read_to_string(place.workflow()).unwrap();
     fs::write(place.path("wrong.toml"), text.replace("kind = \"jsonl\"", "kind = \"nothing\"")).unwrap();
@@ -253,10 +251,9 @@ fn output_that_is_not_read_is_no_error() {
 
 #[test]
 fn the_tasks_of_a_run_are_drawn_in_one_place_until_it_has_ended_and_their_table_stays() {
-    let place = Workplace::new();
     let text = "version = 1\n[devices]\nslots = 4\n[tasks.train]\nmatrix = { n = [1, 2] }\nmetrics = [\"loss\"]\n\
         command = \"echo '{\\\"loss\\\": 0.25}'; while ! test -e go; do sleep 0.05; done; exit $(({n} * 3 - 3))\"\n";
-    fs::write(place.workflow(), text).unwrap();
+    let place = Workplace::of(text);
     let run = on_terminal(&place, 200, &[]);
     until("the run has shown memory", || run.shows("loss 0.2500") && run.shows("iB"));
     let watched = start_on_terminal(&place, 200, "tasks", &["--watch"]);

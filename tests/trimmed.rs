@@ -5,6 +5,7 @@ use std::fs;
 
 use crate::common::Workplace;
 use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_testkit::models::spec;
 use orchestra_testkit::onnx::ModelBuilder;
 use serde_json::Value;
 
@@ -56,17 +57,10 @@ fn draw(place: &Workplace) {
 
 /// A model that gives what it is given, of any height and width.
 fn model(place: &Workplace, name: &str) -> std::path::PathBuf {
-    let tensor = |name: &str| TensorSpec {
-        name: name.into(),
-        dtype: DType::F32,
-        row: vec![Dim::Fixed(1), Dim::Dynamic, Dim::Dynamic],
-        batch: Dim::Dynamic,
-    };
-    let model = ModelBuilder::new(name).input(&tensor("x")).output(&tensor("y"));
-    let path = place.path("models").join(format!("{name}.onnx"));
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(&path, model.node("Identity", &["x"], &["y"], &[]).encode()).unwrap();
-    path
+    let row = vec![Dim::Fixed(1), Dim::Dynamic, Dim::Dynamic];
+    let [x, y] = ["x", "y"].map(|name| TensorSpec { row: row.clone(), ..spec(name, DType::F32, &[]) });
+    let model = ModelBuilder::new(name).input(&x).output(&y).node("Identity", &["x"], &["y"], &[]);
+    model.write(&place.path("models")).unwrap()
 }
 
 fn run() -> Workplace {
@@ -75,7 +69,7 @@ fn run() -> Workplace {
     let (page, line) = (model(&place, "page"), model(&place, "line"));
     let [high, wide] = PAGE;
     let [line_high, line_wide] = CROP;
-    let text = format!(
+    place.write(format!(
         r#"version = 1
 [sources.pages]
 kind = "images"
@@ -146,8 +140,7 @@ path = "merged.jsonl"
 [devices]
 use = ["cpu"]
 "#
-    );
-    fs::write(place.workflow(), text).unwrap();
+    ));
     place.run(&[]).must_exit(0);
     place
 }
@@ -155,8 +148,7 @@ use = ["cpu"]
 /// The records of a file by the number of their page.
 fn records(place: &Workplace, file: &str) -> Vec<Vec<Value>> {
     let mut of_pages = vec![None; PAGES as usize];
-    for line in fs::read_to_string(place.out().join(file)).unwrap().lines() {
-        let record: Value = serde_json::from_str(line).unwrap();
+    for record in place.lines(file) {
         let item = record["item"].as_str().unwrap().rsplit('/').next().unwrap();
         let page: usize = item.trim_end_matches(".png").parse().unwrap();
         let rows = record["result"].as_array().unwrap().clone();
@@ -215,9 +207,7 @@ fn models_see_what_pictures_fill_and_boxes_lie_where_they_were_drawn() {
 #[test]
 fn bench_runs_each_of_these_models_alone_with_rows_of_all_sizes() {
     let place = run();
-    let file = place.workflow();
-    let arguments = ["bench", file.to_str().unwrap(), "--runs", "1", "--seconds", "0.05", "--json"];
-    let ended = place.start_command(&arguments).wait();
+    let ended = place.on_file("bench", &["--runs", "1", "--seconds", "0.05", "--json"]);
     let report: Value = serde_json::from_str(&ended.must_exit(0).stdout).unwrap();
     let rows = |model: &Value| {
         (model["stage"].as_str().unwrap().to_owned(), model["rows_per_item"].as_f64().unwrap())

@@ -36,7 +36,7 @@ fn whatever_became_of_the_files_of_a_run_is_told_by_name() {
     write_pictures(&place.images(), 100);
     write_bad_pictures(&place.images()).unwrap();
     let out = place.out();
-    let verify = || place.start_command(&["verify", out.to_str().unwrap()]).wait();
+    let verify = || place.command(&["verify", out.to_str().unwrap()]);
     verify().must_exit(2).must_say(&["no account of a run"]);
     place.run(&[]).must_exit(65);
     let whole = verify();
@@ -50,7 +50,7 @@ fn whatever_became_of_the_files_of_a_run_is_told_by_name() {
     rustix::fs::mknodat(rustix::fs::CWD, &results, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let piped = verify();
     piped.must_exit(70);
-    assert!(piped.stdout.contains("`results.jsonl`: it is no regular file"), "{}", piped.stdout);
+    piped.must_print(&["`results.jsonl`: it is no regular file"]);
     fs::rename(&kept, &results).unwrap();
 
     // Each fault is made, told, and mended again.
@@ -114,11 +114,11 @@ fn whatever_became_of_the_files_of_a_run_is_told_by_name() {
     let moved = arrays.join("other.npy");
     fs::rename(&array, &moved).unwrap();
     let found = verify();
-    assert!(found.stdout.contains("`arrays/other.npy` was not written by the run"), "{}", found.stdout);
+    found.must_print(&["`arrays/other.npy` was not written by the run"]);
     assert!(found.stdout.contains(&name) && found.stdout.contains("1 lost"), "{}", found.stdout);
     fs::rename(&moved, &array).unwrap();
     fs::write(out.join("notes.txt"), "mine").unwrap();
-    let found = place.start_command(&["verify", out.to_str().unwrap(), "--json"]).wait();
+    let found = place.command(&["verify", out.to_str().unwrap(), "--json"]);
     let found: serde_json::Value = serde_json::from_str(&found.must_exit(70).stdout).unwrap();
     assert_eq!(found["counts"], serde_json::json!({ "stray": 1 }));
 }
@@ -134,13 +134,13 @@ fn whatever_became_of_part_files_is_told_by_name() {
     write_pictures(&place.images(), ITEMS);
     place.run(&[]).must_exit(0);
     let out = place.out();
-    let verify = || place.start_command(&["verify", out.to_str().unwrap()]).wait();
+    let verify = || place.command(&["verify", out.to_str().unwrap()]);
     verify().must_exit(0);
     let told = |words: &[&str]| {
         let found = verify();
         found.must_exit(70);
         for words in words {
-            assert!(found.stdout.contains(words), "{words}: {}", found.stdout);
+            found.must_print(&[words]);
         }
     };
     for kind in kinds {

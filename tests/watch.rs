@@ -41,7 +41,7 @@ fn make_old(path: &PathBuf) {
 
 #[track_caller]
 fn until_results(place: &Workplace, run: &mut Run, n: usize) {
-    assert!(run.until("the results", || place.n_results() >= n), "{}", run.said());
+    run.must_reach("the results", || place.n_results() >= n);
 }
 
 #[test]
@@ -49,11 +49,7 @@ fn what_appears_is_taken_once_over_stops_and_kills() {
     let place = place(LONG);
     // Nothing is there yet.
     let mut run = place.start(&[]);
-    assert!(
-        run.until("it watches", || place.out().join(".orchestra/items-scans").exists()),
-        "{}",
-        run.said()
-    );
+    run.must_reach("it watches", || place.out().join(".orchestra/items-scans").exists());
     bring(&place, 0..10, true);
     until_results(&place, &mut run, 10);
     bring(&place, 10..30, true);
@@ -71,9 +67,7 @@ fn what_appears_is_taken_once_over_stops_and_kills() {
     (0..5).for_each(|n| fs::remove_file(place.images().join(format!("{n:08}.png"))).unwrap());
     let mut run = place.start(&[]);
     until_results(&place, &mut run, 40);
-    run.signal(Signal::KILL);
-    run.wait();
-    place.no_process_is_left();
+    run.kill_in(&place);
     bring(&place, 40..50, true);
     // The same path again is the same item.
     bring(&place, 0..3, true);
@@ -89,8 +83,8 @@ fn what_appears_is_taken_once_over_stops_and_kills() {
     );
     place.run(&[]).must_exit(0);
     place.holds_exactly(50);
-    let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
-    assert!(verified.must_exit(0).stdout.contains("50 items: 50 done, 0 failed"), "{}", verified.stdout);
+    let verified = place.on_out("verify", &[]);
+    verified.must_exit(0).must_print(&["50 items: 50 done, 0 failed"]);
     place.nothing_is_left();
 }
 

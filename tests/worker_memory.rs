@@ -1,7 +1,7 @@
 //! What a worker on the CPU takes of memory is bounded where its model has a `memory_limit`, whatever asks for it: the item that it was for fails
 //! by name, and all others are right. How much of it the arena of ONNX Runtime may take is in the tests of the engine.
 
-use crate::common::{Blocks, Workplace, drawn, write_pictures};
+use crate::common::{Blocks, Workplace, shows_its_own, write_pictures};
 use orchestra_testkit::Trap;
 use orchestra_testkit::images::write_trap_picture;
 use orchestra_testkit::records::{ItemKey, items};
@@ -31,9 +31,7 @@ fn run_with(trap: Trap) -> (String, u64) {
     run.wait().must_exit(65);
     let records =
         place.must_hold(&items("scans", (0..ITEMS).filter(|i| *i != HOSTILE)), &items("scans", [HOSTILE]));
-    for key in records.done.keys() {
-        assert_eq!(drawn(&records, key), key.index);
-    }
+    shows_its_own(&records);
     let key = ItemKey { source: "scans".into(), index: HOSTILE };
     assert_eq!(records.failure_kind(&key), Some("out_of_memory"), "{:?}", records.failed[&key]);
     let error = records.failed[&key]["error"].as_str().unwrap().to_owned();

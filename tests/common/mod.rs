@@ -1,6 +1,5 @@
 //! A workplace for tests of the real command: a folder with pictures, a model and a workflow file, and runs started in it. Judges no
 //! property itself; whatever it waits for, it waits for with a bound that only a hang reaches.
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub mod gpu;
 pub mod page;
@@ -177,10 +176,41 @@ impl Workplace {
         Self { dir }
     }
 
+    /// One with this workflow file.
+    pub fn of(text: impl AsRef<[u8]>) -> Self {
+        let place = Self::new();
+        place.write(text);
+        place
+    }
+
+    /// Writes the workflow file.
+    pub fn write(&self, text: impl AsRef<[u8]>) {
+        fs::write(self.workflow(), text).unwrap();
+    }
+
+    /// One with a workflow file of these tables.
+    pub fn with_slots(slots: usize, tables: &str) -> Self {
+        let place = Self::new();
+        place.write_slots(slots, tables);
+        place
+    }
+
+    /// Writes such a file.
+    pub fn write_slots(&self, slots: usize, tables: &str) {
+        self.write(format!("version = 1\n[devices]\nslots = {slots}\n{tables}"));
+    }
+
     /// One with the workflow of `blocks` over the folder `images`.
     pub fn with_blocks(blocks: &Blocks) -> Self {
         let place = Self::new();
         place.write_blocks(blocks, "paths = [\"images\"]");
+        place
+    }
+
+    /// One with the usual workflow over pictures `0..n`.
+    pub fn with_pictures(n: u64) -> Self {
+        let place = Self::with_blocks(&Blocks::default());
+        write_pictures(&place.images(), n);
         place
     }
 
@@ -237,7 +267,7 @@ flush_timeout = \"10m\"
 ",
             blocks.batch, blocks.more
         );
-        fs::write(self.workflow(), on_test_device(&text)).unwrap();
+        self.write(on_test_device(&text));
     }
 
     /// All batches go to one worker, in the order of the source where one loader reads it.
@@ -276,7 +306,7 @@ flush_timeout = \"10m\"
         let wanted = self.n_results() + n;
         self.close_gate_after(n);
         let mut run = self.start(&[]);
-        assert!(run.until("the run is under way", || self.n_results() >= wanted), "{}", run.said());
+        run.must_reach("the run is under way", || self.n_results() >= wanted);
         run
     }
 
@@ -305,7 +335,7 @@ flush_timeout = \"10m\"
         let (from, to) = (&*on_test_device(from), &*on_test_device(to));
         let text = fs::read_to_string(self.workflow()).unwrap();
         assert!(text.contains(from), "`{from}` is not in the workflow file");
-        fs::write(self.workflow(), text.replace(from, to)).unwrap();
+        self.write(text.replace(from, to));
     }
 
     /// `orchestra run workflow.toml` with more arguments, started.
@@ -321,15 +351,34 @@ flush_timeout = \"10m\"
         self.start(arguments).wait()
     }
 
-    /// `orchestra run workflow.toml` with these variables in its environment, from start to end.
+    /// `orchestra run workflow.toml` with these variables in its environment, started.
+    pub fn start_with(&self, variables: &[(&str, &str)]) -> Run {
+        self.start_command_with(&["run", self.workflow().to_str().unwrap()], variables)
+    }
+
+    /// The same, from start to end.
     pub fn run_with(&self, variables: &[(&str, &str)]) -> Ended {
-        let workflow = self.workflow();
-        self.start_command_with(&["run", workflow.to_str().unwrap()], variables).wait()
+        self.start_with(variables).wait()
+    }
+
+    /// `orchestra COMMAND workflow.toml` with more arguments, from start to end.
+    pub fn on_file(&self, command: &str, more: &[&str]) -> Ended {
+        self.command(&[&[command, self.workflow().to_str().unwrap()], more].concat())
+    }
+
+    /// `orchestra COMMAND out` with more arguments, from start to end.
+    pub fn on_out(&self, command: &str, more: &[&str]) -> Ended {
+        self.command(&[&[command, self.out().to_str().unwrap()], more].concat())
     }
 
     /// Any command.
     pub fn start_command(&self, arguments: &[&str]) -> Run {
         self.start_command_with(arguments, &[])
+    }
+
+    /// Any command, from start to end.
+    pub fn command(&self, arguments: &[&str]) -> Ended {
+        self.start_command(arguments).wait()
     }
 
     /// Any command, with this as its standard input.
@@ -433,9 +482,7 @@ flush_timeout = \"10m\"
     /// their items are.
     pub fn holds_exactly(&self, n: u64) {
         let records = self.must_hold(&items("scans", 0..n), &BTreeSet::new());
-        for key in records.done.keys() {
-            assert_eq!(drawn(&records, key), key.index, "the record of `{key}` shows another picture");
-        }
+        shows_its_own(&records);
     }
 
     /// `run.json`.
@@ -462,8 +509,27 @@ flush_timeout = \"10m\"
 
     /// The records of `failures.jsonl`.
     pub fn failures(&self) -> Vec<Value> {
-        let text = fs::read_to_string(self.out().join("failures.jsonl")).unwrap_or_default();
-        text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+        self.lines("failures.jsonl")
+    }
+
+    /// What they say.
+    pub fn errors(&self) -> Vec<String> {
+        self.failures().iter().map(|failure| failure["error"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// What a file in the workplace says; nothing where it is not there.
+    pub fn text(&self, file: &str) -> String {
+        fs::read_to_string(self.path(file)).unwrap_or_default()
+    }
+
+    /// Its lines.
+    pub fn text_lines(&self, file: &str) -> Vec<String> {
+        self.text(file).lines().map(str::to_owned).collect()
+    }
+
+    /// The lines of a file of the output folder; none where it is not there.
+    pub fn lines(&self, file: &str) -> Vec<Value> {
+        json_lines(&self.out().join(file))
     }
 }
 
@@ -486,6 +552,15 @@ impl Run {
     /// Whether it has not ended.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Kills it, and waits until none of the processes of its workplace lives.
+    #[track_caller]
+    pub fn kill_in(self, place: &Workplace) {
+        self.signal(Signal::KILL);
+        let ended = self.wait();
+        assert_eq!(ended.status.code(), None, "it was not killed:\n{}", ended.stderr);
+        place.no_process_is_left();
     }
 
     /// Sends it a signal.
@@ -519,10 +594,17 @@ impl Run {
         met
     }
 
-    /// Waits until it says `words` on stderr; `false` if it ended before that.
-    pub fn until_it_says(&mut self, words: &str) -> bool {
+    /// Waits until `condition` holds, which is before it ends.
+    #[track_caller]
+    pub fn must_reach(&mut self, what: &str, condition: impl FnMut() -> bool) {
+        assert!(self.until(what, condition), "it ended before {what}: {}", self.said());
+    }
+
+    /// Waits until it says `words` on stderr.
+    #[track_caller]
+    pub fn must_say(&mut self, words: &str) {
         let stderr = self.stderr();
-        self.until(words, || fs::read_to_string(&stderr).unwrap().contains(words))
+        self.must_reach(words, || fs::read_to_string(&stderr).unwrap().contains(words));
     }
 
     /// Live workers now.
@@ -566,6 +648,15 @@ impl Ended {
             self.status.signal(),
             self.stderr
         );
+        self
+    }
+
+    /// Ends the test unless it printed all of this.
+    #[track_caller]
+    pub fn must_print(&self, parts: &[&str]) -> &Self {
+        for part in parts {
+            assert!(self.stdout.contains(part), "`{part}` is not printed:\n{}\n{}", self.stdout, self.stderr);
+        }
         self
     }
 
@@ -622,6 +713,20 @@ pub fn is_same(a: &Value, b: &Value) -> bool {
             (a.as_f64().unwrap() - b.as_f64().unwrap()).abs() <= 1e-5 * a.as_f64().unwrap().abs().max(1.0)
         }
         (a, b) => a == b,
+    }
+}
+
+/// The values of a file with one on each line; none where it is not there.
+pub fn json_lines(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+}
+
+/// Whether each record shows the picture of its own item.
+#[track_caller]
+pub fn shows_its_own(records: &Records) {
+    for key in records.done.keys() {
+        assert_eq!(drawn(records, key), key.index, "the record of `{key}` shows another picture");
     }
 }
 

@@ -1,5 +1,4 @@
 //! What may become of files that are made to harm, and whether it has.
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -1,5 +1,4 @@
 //! Pictures that are small as files and huge as pictures, or say so.
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use flate2::{Compress, Compression, Crc, FlushCompress};
 

@@ -68,8 +68,7 @@ fn loaders_die(moto: &Moto, shape: &'static Shape, n: u64, source: &str, column:
     let (_, behind) = rest.split_once("[models").unwrap();
     let from = format!("from = \"{}\"", shape.source);
     let behind = behind.replacen(&from, &format!("from = \"{column}\""), 1);
-    fs::write(place.workflow(), format!("{before}[sources.{}]\n{source}\n[models{behind}", shape.source))
-        .unwrap();
+    place.write(format!("{before}[sources.{}]\n{source}\n[models{behind}", shape.source));
     struck.gate.close_after(0).unwrap();
     let mut run = struck.start(&moto.variables(), &[]);
     let (mut killed, mut stood) = (0, 0);
@@ -104,10 +103,7 @@ fn rows_arrays_and_pictures_of_objects_have_their_records_whatever_dies() {
                 [sinks.table]\nkind = \"parquet\"\nfrom = \"all\"\nordered = true\n";
     let (file, out) = (place.path("table.toml"), place.path("table"));
     fs::write(&file, text).unwrap();
-    place
-        .start_command(&["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()])
-        .wait()
-        .must_exit(0);
+    place.command(&["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()]).must_exit(0);
     moto.python(&format!(
         "{root}s3.upload_file(str(root / 'table/table-00000.parquet'), 'digits', 'kills/table.parquet')"
     ));

@@ -31,7 +31,7 @@ pub fn assert_exact(place: &Workplace, shape: &Shape, n: u64) {
 /// `orchestra verify` counts these items from the files.
 #[track_caller]
 pub fn is_verified(place: &Workplace, n: u64) {
-    let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+    let verified = place.on_out("verify", &[]);
     let said = verified.must_exit(0).stdout.replace(',', "");
     assert!(
         said.contains("0 lost 0 doubled") && said.contains(&format!("{n} items: {n} done 0 failed")),

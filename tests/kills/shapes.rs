@@ -63,11 +63,11 @@ pub const PARTS: Shape = Shape {
     },
     judge: |place, n| {
         for (file, each) in [("right.jsonl", 1), ("each.jsonl", EACH)] {
-            let records = lines(place, file);
+            let records = place.lines(file);
             let different: BTreeSet<String> = records.iter().map(Value::to_string).collect();
             assert_eq!((records.len() as u64, different.len()), (each * n, records.len()), "{file}");
         }
-        for record in lines(place, "right.jsonl") {
+        for record in place.lines("right.jsonl") {
             assert_eq!(record["result"].as_array().unwrap().len(), 1, "the left half was dropped: {record}");
         }
     },
@@ -91,7 +91,7 @@ pub const JOINS: Shape = Shape {
             && edit(place, "from = \"read\"", "from = [\"read\", \"other\"]")
     },
     shows: |record, index| ["read", "other"].iter().all(|way| shown(&record["result"][way]) == Some(index)),
-    judge: |place, n| assert_eq!(lines(place, "alone.jsonl").len() as u64, n),
+    judge: |place, n| assert_eq!(place.lines("alone.jsonl").len() as u64, n),
     ..PLAIN
 };
 
@@ -106,7 +106,7 @@ pub const ORDERED: Shape = Shape {
     },
     judge: |place, n| {
         for file in ["results.jsonl", "quick.jsonl"] {
-            let indices = lines(place, file).into_iter().map(|record| record["index"].as_u64().unwrap());
+            let indices = place.lines(file).into_iter().map(|record| record["index"].as_u64().unwrap());
             assert!(indices.eq(0..n), "`{file}` is not in the order of the source");
         }
     },
@@ -127,15 +127,15 @@ pub const REDUCE: Shape = Shape {
         PLAIN.write(place, n) && more(place, &reduces.map(of).concat())
     },
     judge: |place, n| {
-        let [total] = lines(place, "total.jsonl").try_into().unwrap();
+        let [total] = place.lines("total.jsonl").try_into().unwrap();
         let mut sums = [0.0; 32];
-        for record in lines(place, "results.jsonl") {
+        for record in place.lines("results.jsonl") {
             sums.iter_mut().zip(numbers(&record["result"]["blocks"])).for_each(|(sum, x)| *sum += x);
         }
         assert_eq!(numbers(&total["result"]["sum"]), sums, "whole numbers, whose sums are exact");
-        let [number] = lines(place, "number.jsonl").try_into().unwrap();
+        let [number] = place.lines("number.jsonl").try_into().unwrap();
         assert_eq!((&number["result"]["rows"], &number["result"]["items"]), (&n.into(), &n.into()));
-        let every = lines(place, "every.jsonl");
+        let every = place.lines("every.jsonl");
         let seen = every.iter().map(|record| shown(&record["result"]["blocks"]).unwrap());
         assert!(seen.eq(0..n), "rows in the order of their items");
     },
@@ -157,7 +157,7 @@ pub const FILES: Shape = Shape {
     judge: |place, n| {
         let arrays = place.out().join("arrays");
         let mut seen = BTreeSet::new();
-        for line in lines(place, "arrays/index.jsonl") {
+        for line in place.lines("arrays/index.jsonl") {
             let bytes = fs::read(arrays.join(line["file"].as_str().unwrap())).unwrap();
             assert_eq!(bytes.len() as u64, line["bytes"].as_u64().unwrap(), "{line}");
             let data = bytes[bytes.len() - 4 * 32..].as_chunks().0;
@@ -322,11 +322,10 @@ fn write_parts(place: &Workplace, n: u64) -> bool {
 /// A workflow of one stage over `x.npy`.
 fn write_over_array(place: &Workplace, model: &str, stage: &str) -> bool {
     fs::create_dir_all(place.path("gate")).unwrap();
-    let text = format!(
+    place.write(format!(
         "version = 1\n[sources.x]\nkind = \"tensors\"\npaths = [\"x.npy\"]\n{model}\n[stages.y]\n{stage}\n\
          [sinks.results]\nkind = \"jsonl\"\nfrom = \"y\"\n[devices]\nuse = [\"cpu\"]\n{LIMITS}"
-    );
-    fs::write(place.workflow(), text).unwrap();
+    ));
     true
 }
 
@@ -352,12 +351,6 @@ fn indices_in(mut tar: &[u8]) -> Vec<u64> {
         tar = &tar[512 + size.next_multiple_of(512)..];
     }
     indices
-}
-
-/// The lines of a file in the output folder.
-pub fn lines(place: &Workplace, file: &str) -> Vec<Value> {
-    let text = fs::read_to_string(place.out().join(file)).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// The numbers of a tensor, as a column or as one of several.

@@ -1,18 +1,16 @@
 //! Commands and items of one file while the run and the keepers of its commands are killed: each command that says by an output that it is done is
 //! done once, and each row that the first one makes has one record, of which the last one has a copy.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 
 use super::Moment::{Ending, MidBatch, Reading};
 use super::judge::is_verified;
 use super::{ALL, row};
 use crate::common::{Ended, Run, Workplace};
+use crate::late::{self, holds_all};
 use crate::part_kills::kill_at;
 use orchestra_testkit::size::storm;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 
 const ROWS: u64 = 5_000;
 
@@ -50,57 +48,27 @@ cp {sinks.results.path} {output}/copy
 '''
 outputs = "{output}/copy"
 retries = { signal = 1 }
-
-[sources.rows]
-kind = "jsonl"
-paths = ["{tasks.prepare.output}/*.jsonl"]
-[sources.rows.columns]
-n = "f32"
-[stages.twice]
-kind = "select"
-from = "rows"
-columns = { m = "n * 2" }
-[sinks.results]
-kind = "jsonl"
-from = "twice"
 "#;
 
 fn place() -> Workplace {
-    let place = Workplace::new();
-    fs::write(place.workflow(), FILE).unwrap();
-    let rows: String = (0..ROWS).map(|n| format!("{{\"n\": {n}}}\n")).collect();
-    fs::write(place.path("rows.jsonl"), rows).unwrap();
-    place
+    late::place(&format!("{FILE}{}", late::ITEMS), &late::rows(ROWS))
 }
 
 /// Waits until the command is at work.
 #[track_caller]
 fn is_at_work(run: &mut Run, place: &Workplace, command: &str) {
     let keeper = place.path(&format!("keeper-{command}"));
-    assert!(run.until("the command is at work", || keeper.exists()), "{}", run.said());
+    run.must_reach("the command is at work", || keeper.exists());
 }
 
 fn may_go_on(place: &Workplace, command: &str) {
     fs::write(place.path(&format!("go-{command}")), "").unwrap();
 }
 
-/// Each row has one record, with twice its number.
-#[track_caller]
-fn holds_all(file: &Path) {
-    let mut seen = BTreeSet::new();
-    for line in fs::read_to_string(file).unwrap().lines() {
-        let record: Value = serde_json::from_str(line).unwrap();
-        let index = record["index"].as_u64().unwrap();
-        assert_eq!(record["result"]["m"].as_f64(), Some(2.0 * index as f64), "{record}");
-        assert!(seen.insert(index), "two records for {index}");
-    }
-    assert!(seen.into_iter().eq(0..ROWS));
-}
-
 #[track_caller]
 fn assert_exact(place: &Workplace) {
-    holds_all(&place.out().join("results.jsonl"));
-    holds_all(&place.out().join("tasks/upload/output/copy"));
+    holds_all(&place.out().join("results.jsonl"), ROWS);
+    holds_all(&place.out().join("tasks/upload/output/copy"), ROWS);
     let ran = || fs::read_to_string(place.path("ran")).unwrap();
     assert_eq!(ran().lines().filter(|task| *task == "prepare").count(), 1);
     is_verified(place, ROWS);
@@ -142,7 +110,7 @@ fn each_command_is_done_once_and_each_row_has_one_record_whenever_the_run_is_kil
     };
     let kill_when = |what: &str, reached: &dyn Fn() -> bool| {
         let mut run = place.start(&[]);
-        assert!(run.until(what, reached), "{}", run.said());
+        run.must_reach(what, reached);
         run.signal(Signal::KILL);
         killed(run.wait());
     };

@@ -307,26 +307,6 @@ elif what == "tiff":
             items[f"{at}.tif"] = [int(page.asarray()[0, 0]) for page in whole]
             if len(whole) > 1:
                 passed("pages", len(whole) - 1)
-elif what == "refused":
-    for name, behind in (("behind", b"x" * 700), ("text-behind", b"\0" * 512 + b"the end\n")):
-        with tarfile.open(path(name + ".tar"), "w") as tar:
-            add(tar, "0.txt", b"0")
-        with open(path(name + ".tar"), "ab") as file:
-            file.write(behind)
-    with zipfile.ZipFile(path("one.zip"), "w") as archive:
-        archive.writestr("0.png", png())
-        archive.writestr("1.png", png())
-    one = open(path("one.zip"), "rb").read()
-    fewer = bytearray(one)
-    fewer[-12] = fewer[-14] = 1
-    for name, data in (("before", b"#!/bin/sh\n" + one), ("both", one + one), ("behind", one + b"\n"), ("fewer", bytes(fewer))):
-        with open(path(name + ".zip"), "wb") as file:
-            file.write(data)
-    for name, data in (("two", npy([1, 2]) + npy([3])), ("longer", npy([1]) + b"abc")):
-        with open(path(name + ".npy"), "wb") as file:
-            file.write(data)
-    with zipfile.ZipFile(path("longer.npz"), "w") as archive:
-        archive.writestr("x.npy", npy([1]) + b"abc")
 elif what == "nothing":
     with tarfile.open(path("hidden.tar"), "w") as tar:
         add(tar, ".0.txt", b"0")

@@ -34,11 +34,6 @@ impl Trace {
         }
     }
 
-    /// Whether an item has all its steps: they may come in other requests than the item.
-    pub fn is_whole_item(&self) -> bool {
-        ["item"].iter().chain(&STEPS).all(|name| !self.named(name).is_empty())
-    }
-
     /// The spans below one, in the order of their starts.
     pub fn below(&self, parent: &Span) -> Vec<&Span> {
         let mut below: Vec<&Span> = self.spans.iter().filter(|span| span.parent == parent.id).collect();
@@ -136,7 +131,7 @@ pub fn check_items(run: &Trace, items: &[Trace]) {
     }
 }
 
-/// The run of `traced::attempts`: a span for each attempt at a command, below that of the run.
+/// The run of `attempts`: a span for each attempt at a command, below that of the run.
 pub fn check_attempts(run: &Trace) {
     let attempts: BTreeMap<(&str, u64), &Span> = run
         .below(run.only("workflow.run"))

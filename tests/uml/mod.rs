@@ -1,6 +1,5 @@
 //! A kernel that runs as a program (User-mode Linux) over the files of this machine: for tests of control groups, of which a test may not take those
 //! of the machine.
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
