@@ -7,7 +7,7 @@ use std::fs;
 use crate::common::{Blocks, Ended, Workplace, python, write_pictures};
 
 /// Far more than are on their way at any moment.
-const MANY: u64 = 20_000;
+const MANY: u64 = 10_000;
 
 /// Rows whose numbers are texts, but for the first `good` ones.
 fn rows(place: &Workplace, name: &str, good: u64, n: u64) {
@@ -98,7 +98,7 @@ fn a_source_of_which_the_first_items_all_fail_is_stopped_and_goes_on_regardless(
     assert_eq!(ended.stderr.matches("item failed").count(), 1, "a cause is said once: {}", ended.stderr);
     assert!(ended.stderr.contains("at `n_x` (decode), for example `rows.jsonl"), "{}", ended.stderr);
     let ended = place.run(&["--set", "limits.first_failed=0"]);
-    ended.must_exit(65).must_say(&["20,000 items read, 0 done, 20,000 failed", "20,000 at `n_x`"]);
+    ended.must_exit(65).must_say(&["10,000 items read, 0 done, 10,000 failed", "10,000 at `n_x`"]);
     assert_eq!(place.report()["complete"], true);
     assert_eq!(place.failures().len() as u64, MANY);
 }

@@ -10,9 +10,9 @@ use crate::common::{Workplace, copy_folder};
 use crate::part_kills::kill_at;
 use orchestra_testkit::size::{scaled, storm};
 
-const ITEMS: u64 = 1_000;
+const ITEMS: u64 = 400;
 
-/// Records in a text, a table, parts and files of their own, of failures as well, and a count. Every fiftieth item fails.
+/// Records in a text, a table, parts and files of their own, of failures as well, and a count. Every twentieth item fails.
 const WORKFLOW: &str = "version = 1
 [sources.rows]
 kind = \"jsonl\"
@@ -42,11 +42,11 @@ from = \"vector\"
 [sinks.parts]
 kind = \"tar\"
 from = \"all\"
-rows_per_file = 100
+rows_per_file = 40
 [sinks.columns]
 kind = \"parquet\"
 from = \"all\"
-rows_per_file = 100
+rows_per_file = 40
 [sinks.count]
 kind = \"jsonl\"
 from = \"count\"
@@ -60,8 +60,8 @@ memory = \"1MiB\"
 ";
 
 fn write_workflow(place: &Workplace) {
-    let row = |n: u64| match n % 50 {
-        49 => format!("{{\"n\": \"none\", \"v\": [{n}, 0.5]}}\n"),
+    let row = |n: u64| match n % 20 {
+        19 => format!("{{\"n\": \"none\", \"v\": [{n}, 0.5]}}\n"),
         _ => format!("{{\"n\": {n}, \"v\": [{n}, 0.5]}}\n"),
     };
     fs::write(place.path("rows.jsonl"), (0..ITEMS).map(row).collect::<String>()).unwrap();
@@ -186,10 +186,10 @@ fn a_flipped_bit_in_what_a_killed_run_has_left_makes_no_wrong_record_without_an_
     begin();
     place.run(&[]).must_exit(65);
     let expected = results(&out);
-    assert_eq!(expected["lines"].len() as u64, ITEMS / 50 * 49);
+    assert_eq!(expected["lines"].len() as u64, ITEMS / 20 * 19);
     let tables = rows_of_tables(&place);
-    assert_eq!(tables.len() as u64, ITEMS / 50 * 49);
-    assert!(expected["failures"].len() as u64 == ITEMS / 50 && expected["count"].len() == 1);
+    assert_eq!(tables.len() as u64, ITEMS / 20 * 19);
+    assert!(expected["failures"].len() as u64 == ITEMS / 20 && expected["count"].len() == 1);
 
     let mut random = random();
     let mut ends = BTreeMap::new();

@@ -8,7 +8,7 @@ use orchestra_testkit::records::items;
 use orchestra_testkit::striker::workers_of;
 use rustix::process::Signal;
 
-const ITEMS: u64 = 4_000;
+const ITEMS: u64 = 2_000;
 
 #[test]
 fn a_run_that_is_interrupted_says_so_and_is_completed_later() {

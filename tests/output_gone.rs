@@ -8,7 +8,7 @@ use crate::common::under::runs_under;
 use crate::common::{Ended, Run, Workplace};
 use rustix::process::geteuid;
 
-const ITEMS: u64 = 2_000;
+const ITEMS: u64 = 800;
 
 /// A run that has written some results, and goes on once the gate is opened.
 fn under_way() -> (Workplace, Run) {

@@ -11,7 +11,7 @@ use orchestra_testkit::size::storm;
 use orchestra_testkit::striker::loaders_of;
 
 /// Rows of arrays and tables: more than a run reads ahead. And pictures.
-const ROWS: u64 = 3_000;
+const ROWS: u64 = 1_500;
 const PICTURES: u64 = 900;
 
 /// Of the array and the pictures of the place: one of each form that an object can have.
