@@ -91,20 +91,17 @@ struct MeasuredPart {
     items: Option<u64>,
 }
 
-/// A run of a part.
 struct PartRun {
     ran: Ran,
     /// Items per second in its steady state, if it had one.
     steady: Option<f64>,
 }
 
-/// A stage with a model.
 struct MeasuredModel {
     stage: StageId,
     part: MeasuredPart,
 }
 
-/// What came of a round.
 struct BenchRound {
     loading: f64,
     /// In the order of the models.

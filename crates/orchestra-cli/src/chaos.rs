@@ -43,15 +43,11 @@ struct ChaosReport {
     stray: u64,
     /// Files that cannot be read to their end.
     damaged: u64,
-    /// Workers that were killed.
     kills: u64,
-    /// Workers that were frozen.
     stops: u64,
-    /// Workers that were replaced.
     restarts: u64,
     /// Loaders that were killed or frozen.
     loaders_struck: u64,
-    /// Loaders that were replaced.
     loader_restarts: u64,
     /// The first faults, in words.
     faults: Vec<String>,

@@ -4,7 +4,6 @@ use orchestra::{LeftOut, LeftOutCount};
 
 use crate::human::counted;
 
-/// The warning about one count.
 pub fn warning(report: &LeftOutCount) -> String {
     let LeftOutCount { by, what, items, count } = report;
     let files = counted(*items, "file has", "files have");

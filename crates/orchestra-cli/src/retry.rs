@@ -19,7 +19,6 @@ const FILE: &str = ".orchestra/command.json";
 
 #[derive(Serialize, Deserialize)]
 struct StartedBy {
-    /// Where it was started.
     folder: PathBuf,
     /// Without the program.
     arguments: Vec<String>,

@@ -35,7 +35,6 @@ pub struct Summary {
     pub restarts: u64,
     pub bottleneck: Bottleneck,
     pub tasks: Vec<TaskReport>,
-    /// The workflow has sources.
     pub has_items: bool,
     /// Where the records of each sink are.
     pub outputs: Vec<String>,

@@ -29,7 +29,6 @@ crate::named_enum! {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchPolicy {
-    /// Rows of a full batch.
     pub max_batch: usize,
     /// How long the oldest row waits for company while a worker is free.
     pub wait: Duration,

@@ -38,7 +38,6 @@ pub type Upstreams = Vec<(Option<At<String>>, At<String>)>;
 pub struct Fields<'a, 'd> {
     /// What messages call it: "stage `pixels`".
     pub what: String,
-    /// Where it is named.
     pub span: Span,
     table: &'a Table,
     /// What it may hold.

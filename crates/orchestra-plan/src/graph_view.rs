@@ -18,7 +18,6 @@ mod text;
 /// Made of the plan alone, so a plan that was made `offline` gives the same view on every machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GraphView {
-    /// `name` of the workflow.
     pub name: String,
     /// The connected graphs of the file.
     pub pipelines: Vec<PipelineView>,

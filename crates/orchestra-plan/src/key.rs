@@ -12,7 +12,6 @@ pub struct Key {
     pub range: Option<(u64, u64)>,
     /// The only texts that there may be; empty: any.
     pub words: &'static [Word],
-    /// The keys of a table.
     pub keys: &'static [Key],
     /// What it is where it is left out: a value, `required`, or a phrase.
     pub default: &'static str,

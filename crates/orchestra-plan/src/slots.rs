@@ -6,7 +6,6 @@ use orchestra_core::batch_layout::{BatchLayout, LayoutError};
 use crate::bytes::format_bytes;
 use crate::fields::At;
 
-/// A stage that needs slots.
 #[derive(Debug)]
 pub(crate) struct SlotDemand<'a> {
     pub stage: &'a At<String>,
@@ -45,7 +44,6 @@ impl SlotDemand<'_> {
     }
 }
 
-/// Why there are no slots.
 #[derive(Debug)]
 pub(crate) enum SlotError {
     /// One stage's slots cannot be laid out.

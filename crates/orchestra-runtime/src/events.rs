@@ -24,11 +24,16 @@ pub enum WorkerEvent {
         /// Since the process was started.
         after: Duration,
     },
-    /// It completed a batch.
-    BatchDone { worker: WorkerId, rows: usize },
+    BatchDone {
+        worker: WorkerId,
+        rows: usize,
+    },
     /// Its process is gone and reaped; nothing of it can touch shared memory any more. Also told, alone, of a worker whose process could
     /// not be started.
-    Ended { worker: WorkerId, exit: WorkerExit },
+    Ended {
+        worker: WorkerId,
+        exit: WorkerExit,
+    },
     /// A device is not there any more. Each of its workers ends, and its work goes to other devices.
     DeviceLost {
         device: DeviceId,

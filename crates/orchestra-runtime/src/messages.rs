@@ -26,7 +26,6 @@ use crate::flow::ticket::Ticket;
 use crate::tasks::actor::TasksEnd;
 use crate::trace::{BatchTrace, DoneRows, Ran};
 
-/// Where a record goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordTo {
     Sink(SinkId),
@@ -110,7 +109,6 @@ impl fmt::Display for PipelineEnd {
     }
 }
 
-/// What a limit stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stopped {
     Run,
@@ -235,7 +233,6 @@ pub enum BatcherMsg {
         worker: WorkerId,
         device: DeviceId,
         orders: WorkerOrders,
-        /// Where its outputs go.
         outputs: Arc<OutputSlots>,
     },
     Done {

@@ -43,7 +43,6 @@ pub struct RootArgs {
 #[derive(Debug)]
 pub struct Ending {
     pub pipelines: BTreeMap<PipelineId, PipelineEnd>,
-    /// Those that were started.
     pub tasks: TasksEnd,
     /// Why a limit on failures stopped all of it.
     pub failure_limit: Option<LimitReached>,

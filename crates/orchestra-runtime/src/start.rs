@@ -111,7 +111,6 @@ impl Prepared {
         TaskReport::all(&self.plan.tasks, self.tasks.as_ref().map_or(&[], |tasks| &tasks.known))
     }
 
-    /// Items that are finished already.
     pub fn counts(&self) -> Counts {
         self.journal.counts()
     }

@@ -115,7 +115,6 @@ impl RunError {
 }
 
 /// A duration in nanoseconds; 584 years fit.
-#[must_use]
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

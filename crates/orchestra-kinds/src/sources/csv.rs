@@ -122,7 +122,6 @@ struct FirstRecord {
     delimiter: u8,
     /// The workflow file names it.
     is_named: bool,
-    /// The name of the file.
     name: String,
 }
 

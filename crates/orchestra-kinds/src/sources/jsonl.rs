@@ -70,7 +70,6 @@ impl TypedSource for JsonLines {
 /// Asks for the fields of the first line of a file.
 #[derive(Encode, Decode)]
 struct FirstLine {
-    /// The name of the file.
     name: String,
 }
 

@@ -188,7 +188,6 @@ impl Shards {
 struct ListedSample {
     key: String,
     places: Vec<u64>,
-    /// Members that are no column.
     others: u64,
 }
 

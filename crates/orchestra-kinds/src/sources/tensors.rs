@@ -33,7 +33,6 @@ settings! {
     }
 }
 
-/// A path for each column.
 pub struct Beside(NamedTexts);
 
 impl Setting for Beside {

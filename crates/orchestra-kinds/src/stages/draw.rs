@@ -92,7 +92,6 @@ impl Places {
     }
 }
 
-/// How boxes are drawn.
 #[derive(Debug, Encode, Decode)]
 pub struct Pen {
     format: Format,

@@ -16,7 +16,6 @@ pub struct Input {
     pub name: String,
     pub kind: &'static str,
     pub is_source: bool,
-    /// Where it is named.
     pub span: Span,
     /// `paths` of a source, as written; empty for a manifest and for a stage.
     pub paths: Vec<String>,

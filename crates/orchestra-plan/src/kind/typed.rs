@@ -96,7 +96,6 @@ pub struct ObjectAccess {
 /// What the items of a source are, known before the run.
 #[derive(Debug)]
 pub struct ItemSchema {
-    /// Their columns.
     pub gives: Schema,
     /// As [`SourceConnected::settings`].
     pub settings: Json,

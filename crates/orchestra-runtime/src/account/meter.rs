@@ -49,7 +49,6 @@ impl Meter {
         &self.devices
     }
 
-    /// How the tasks stand.
     pub fn tasks(&self) -> TaskNumbers {
         self.tasks.numbers(&self.plan.tasks)
     }

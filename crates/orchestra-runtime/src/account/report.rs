@@ -109,12 +109,10 @@ pub struct OutputReport {
 /// A stage in `run.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct StageReport {
-    /// Items that reached it.
     #[serde(rename = "in")]
     pub entered: u64,
     /// Items that left it with a result.
     pub out: u64,
-    /// Items that ended here.
     pub failed: u64,
     /// Seconds that threads or workers spent on it.
     pub seconds_busy: f64,
@@ -144,7 +142,6 @@ pub struct DeviceReport {
     /// Bytes that one worker takes of the GPU as this run has measured it, by stage.
     pub worker_memory_measured: BTreeMap<String, u64>,
     pub starts: u64,
-    /// Dead workers that were replaced.
     pub restarts: u64,
     pub batches: u64,
     pub mean_batch: f64,

@@ -27,9 +27,7 @@ pub struct Snapshot {
     pub stages: Vec<StageSnapshot>,
     /// By device, in the order of the plan.
     pub devices: Vec<DeviceSnapshot>,
-    /// How far the commands are.
     pub tasks: TasksSnapshot,
-    /// Dead workers that were replaced.
     pub restarts: u64,
     /// Batches sent more than once, whole or in parts.
     pub retries: u64,

@@ -25,9 +25,7 @@ pub struct PipelineStats {
     pub handed: Counter,
     /// Of these: what went back, since the pipeline that held them fell over.
     pub returned: Counter,
-    /// Items whose records are written.
     pub done: Counter,
-    /// Items whose failure is written.
     pub failed: Counter,
     /// Bytes of the files that loaders have read.
     pub bytes_read: Counter,
@@ -44,11 +42,9 @@ impl PipelineStats {
 
 #[derive(Debug, Default)]
 pub struct StageStats {
-    /// Items that reached it.
     pub entered: Counter,
     /// Items that left it with a result.
     pub left: Counter,
-    /// Items that ended here.
     pub failed: Counter,
     /// Time that threads or workers spent on it.
     pub busy: Counter,
@@ -117,14 +113,12 @@ impl StageStats {
 
 #[derive(Debug, Default)]
 pub struct DeviceStats {
-    /// Workers that serve now.
     pub ready: Counter,
     /// Workers that were asked to end, or are being killed, and are not gone yet.
     pub ending: Counter,
     /// Workers that were added to those at the start, once it was known that they fit.
     pub added: Counter,
     pub starts: Counter,
-    /// Dead workers that were replaced.
     pub restarts: Counter,
     pub batches: Counter,
     pub rows: Counter,
@@ -149,7 +143,6 @@ impl DeviceStats {
     }
 }
 
-/// Items that have ended together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommitCounts {
     pub done: u64,
@@ -253,7 +246,6 @@ impl Stats {
         &self.pipelines[self.pipeline_of_source[source.index()].index()]
     }
 
-    /// Adds items that have ended.
     pub fn count(&self, counts: &CommitCounts) {
         self.done.add(counts.done);
         self.failed.add(counts.failed);

@@ -47,7 +47,6 @@ pub struct Stage {
     /// What failed checks are headed with.
     pub label: String,
     pub items: u64,
-    /// Rows of a full batch.
     pub max_batch: usize,
     pub devices: usize,
     pub workers: usize,
@@ -59,12 +58,9 @@ pub struct Stage {
     pub batch_timeout: Duration,
     /// A worker is replaced after so many batches.
     pub recycle_after: Option<u64>,
-    /// When the first item comes.
     pub first_item: Duration,
-    /// Pause between two items.
     pub pause: Duration,
     pub timeouts: Timeouts,
-    /// When dead workers are replaced.
     pub restart: RestartPolicy,
     /// The run is stopped at this time.
     pub stop: Option<(Duration, Stop)>,
@@ -87,7 +83,6 @@ pub struct Stage {
     pub bound: Duration,
 }
 
-/// How a run is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
     /// Workers are asked to end.

@@ -67,7 +67,6 @@ impl CarriedArena {
         Ok(Some(Arc::new(CarriedPicture { block, bytes, width, height, channels })))
     }
 
-    /// Bytes of all of it.
     pub fn len(&self) -> usize {
         self.len
     }

@@ -118,7 +118,6 @@ pub struct MapPlace {
     folds: Vec<FoldTarget>,
 }
 
-/// Where rows leave the chain.
 struct Leaf {
     /// The stage that reads there; before a sink, the last one in front of it.
     stage: StageId,

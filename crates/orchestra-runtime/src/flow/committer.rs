@@ -54,7 +54,6 @@ pub trait HearsOfCommits: Send + Sync {
     fn is_refused(&self) -> bool;
 }
 
-/// A group of finished items.
 pub struct CommitJob {
     pub commit: Commit,
     /// What `ends` is told when it is.

@@ -6,7 +6,6 @@ use serde::Deserialize;
 
 use super::row_lengths::{HEAD, end_row};
 
-/// A file on its way.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FileRow<'a> {
     /// Of the index, with its newline.

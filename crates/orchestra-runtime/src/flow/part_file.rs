@@ -23,18 +23,10 @@ pub enum SealError {
     Commit(#[from] CommitError),
     /// The encoder makes no file of these rows.
     #[error("rows of sink `{sink}` cannot become a part file: {why}")]
-    Refused {
-        sink: String,
-        /// What the encoder says.
-        why: String,
-    },
+    Refused { sink: String, why: String },
     /// The store takes none of them now.
     #[error("part files of sink `{sink}` wait in the output folder: {why}")]
-    Upload {
-        sink: String,
-        /// What the store says.
-        why: String,
-    },
+    Upload { sink: String, why: String },
 }
 
 /// The files in the output folder that are called as part files of a sink: the sink, the number and the path of each.

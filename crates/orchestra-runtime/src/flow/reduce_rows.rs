@@ -43,11 +43,7 @@ pub enum ReduceError {
     #[error(transparent)]
     Commit(#[from] CommitError),
     #[error("the rows of stage `{stage}` cannot be read or sorted: {error}")]
-    Disk {
-        stage: String,
-        /// What the disk said.
-        error: io::Error,
-    },
+    Disk { stage: String, error: io::Error },
     /// The kind, or the encoder of a sink, makes nothing of them.
     #[error("stage `{stage}` has no result: {why}")]
     Refused {

@@ -32,14 +32,12 @@ struct Block {
     request: Option<Brought>,
 }
 
-/// What a request has brought.
 struct Brought {
     content: Content,
     /// The one who asked has gone: nothing more is to be done for it.
     is_withdrawn: AtomicBool,
 }
 
-/// The item of a request.
 #[derive(Debug, Clone)]
 pub enum Content {
     /// What the fetch of its source reads, in place of a locator.
@@ -53,7 +51,6 @@ struct Item {
     index: u64,
     /// Where in the text its locator ends, which begins where the item before it ends.
     locator_end: usize,
-    /// Where its name begins.
     name_begin: usize,
     end: usize,
 }

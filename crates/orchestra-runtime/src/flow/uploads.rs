@@ -48,7 +48,6 @@ pub struct Manifest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extension: Option<String>,
     pub rows: u64,
-    /// In their order.
     pub parts: Vec<ManifestPart>,
 }
 
@@ -56,7 +55,6 @@ pub struct Manifest {
 pub struct ManifestPart {
     /// Its name behind the prefix.
     pub name: String,
-    /// How many rows it holds.
     pub rows: u64,
     pub bytes: u64,
     /// Of its bytes, in hexadecimal digits.

@@ -14,7 +14,6 @@ const COUNTED: usize = 256;
 #[derive(Debug)]
 pub struct ValueRoom {
     most: usize,
-    /// Bytes that are free.
     free: Turns<usize>,
 }
 

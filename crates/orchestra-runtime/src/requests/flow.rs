@@ -29,7 +29,6 @@ use crate::root::{Orchestra, RootArgs};
 use crate::run_end::TellTheEnd;
 use orchestra_core::shapes::{RequestItem, RowScope};
 
-/// How a flow is started.
 #[derive(Clone)]
 pub struct FlowOptions {
     pub run: RunOptions,
@@ -76,7 +75,6 @@ pub enum ProcessError {
     Over(String),
 }
 
-/// What is asked about.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// What failures and logs call it.
@@ -269,7 +267,6 @@ impl Flow {
         Some(pending)
     }
 
-    /// Has loaders take an item.
     async fn queued(
         &self,
         admitted: &Arc<OwnedSemaphorePermit>,
@@ -345,7 +342,6 @@ impl Flow {
     }
 }
 
-/// A copy of a row.
 fn owned(row: Row<'_>) -> Result<Content, ProcessError> {
     let mut copy: Result<OwnedRow, _> = Ok(OwnedRow::new());
     row(&mut |row| copy = row.iter().map(OwnedValue::copy_of).collect());

@@ -16,7 +16,6 @@ use crate::flow::chain::Chain;
 use crate::flow::ticket::{Content, Ticket};
 use crate::messages::{Record, RecordTo};
 
-/// A record of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplyRecord {
     pub sink: SinkId,
@@ -24,7 +23,6 @@ pub struct ReplyRecord {
     pub bytes: Bytes,
 }
 
-/// What becomes of a request.
 pub enum Answer {
     Done(Vec<ReplyRecord>),
     Failed(Failure),
@@ -32,7 +30,6 @@ pub enum Answer {
     Again,
 }
 
-/// How a flow stands.
 #[derive(Clone, Default)]
 pub struct Standing {
     /// Each batch stage has had a worker.

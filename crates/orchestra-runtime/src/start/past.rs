@@ -40,7 +40,6 @@ pub enum Found {
         unknown: Vec<PathBuf>,
     },
     Resumed {
-        /// Items that are finished already.
         finished: u64,
         /// Items that were added to its sources since.
         new_items: u64,

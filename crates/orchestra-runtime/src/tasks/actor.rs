@@ -39,7 +39,6 @@ pub struct TasksArgs {
 }
 
 pub enum TasksMsg {
-    /// Start what can be started.
     Go,
     /// The same, for what waits until others give back memory of a GPU.
     LookAgain,

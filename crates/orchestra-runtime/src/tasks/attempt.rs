@@ -53,7 +53,6 @@ pub type Outcome = io::Result<(TaskEnd, TaskEnded)>;
 /// The digest of what a task depends on, and the best of each table that it takes, by its place.
 type Depends = ([u8; 32], Vec<(String, usize)>);
 
-/// How an attempt begins.
 enum Begun {
     Ordered(TaskStarted, Box<Order>),
     NotStarted(TaskStarted, TaskEnd),

@@ -150,7 +150,6 @@ pub struct RunningCommand {
 /// What the tasks of a run come to, as numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TaskNumbers {
-    /// How many tasks stand where.
     pub standings: BTreeMap<TaskStanding, u64>,
     /// Attempts of this start that have ended, by the class of their end.
     pub ends: BTreeMap<EndClass, u64>,

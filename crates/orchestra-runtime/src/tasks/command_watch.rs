@@ -38,7 +38,6 @@ struct Inner {
 }
 
 struct Command {
-    /// The name of its task.
     name: String,
     keeper: Pid,
     /// It has begun since the last look.

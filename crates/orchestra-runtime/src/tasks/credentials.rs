@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use orchestra_core::credentials::is_credential;
 use orchestra_plan::TaskPlan;
 
-/// Those of this process.
 pub fn credentials() -> impl Iterator<Item = OsString> {
     std::env::vars_os().map(|(name, _)| name).filter(|name| is_credential(&name.to_string_lossy()))
 }

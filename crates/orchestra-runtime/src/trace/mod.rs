@@ -120,7 +120,6 @@ pub struct BatchTrace {
     pub filled: Duration,
     pub sent: Duration,
     pub ran: Ran,
-    /// When its end was noted.
     pub ended: Duration,
     pub end: BatchEnd,
     /// The most rows that the device takes of this stage, before and after, where this batch changed it.
@@ -265,7 +264,6 @@ pub struct LoaderTrace {
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskTrace {
     pub began: Duration,
-    /// When its end was noted.
     pub ended: Duration,
     pub class: EndClass,
     /// What the journal says of it.

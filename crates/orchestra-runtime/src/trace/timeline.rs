@@ -47,7 +47,6 @@ pub struct Steps {
     pub batches: SmallVec<[Arc<BatchTrace>; 1]>,
 }
 
-/// How an item was loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Loading {
     /// When a loader took it.

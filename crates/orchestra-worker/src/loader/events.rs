@@ -95,7 +95,6 @@ pub enum ToLoader {
         frames_done: u64,
         /// Locators, one behind the other.
         text: Vec<u8>,
-        /// Where each of them ends.
         ends: Vec<u32>,
     },
 }

@@ -26,7 +26,6 @@ const BLOCK: usize = 64;
 pub struct OpenFile {
     pub input: Input,
     reader: SerializedFileReader<Input>,
-    /// The leaf of each field.
     leaves: Vec<usize>,
     group: Option<OpenGroup>,
 }

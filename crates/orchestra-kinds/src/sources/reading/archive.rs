@@ -47,7 +47,6 @@ pub struct Entry<P, L> {
     pub holds: Holds<P, L>,
 }
 
-/// What an entry holds.
 #[derive(Debug)]
 pub enum Holds<P, L> {
     File(Placed<P>),

@@ -12,7 +12,6 @@ pub struct RecordParser {
     reader: Reader,
     /// The fields without quotes, one behind the other.
     text: Vec<u8>,
-    /// Where each of them ends.
     ends: Vec<usize>,
 }
 

@@ -174,7 +174,6 @@ impl Input {
         }
     }
 
-    /// Bytes that it has.
     pub fn size(&self) -> io::Result<u64> {
         match self {
             Input::File(file) => file.metadata().map(|meta| meta.len()),

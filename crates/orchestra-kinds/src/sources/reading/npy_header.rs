@@ -17,7 +17,6 @@ pub struct Header {
     /// The bytes of each element are in the other order than this machine's.
     pub is_swapped: bool,
     pub shape: Vec<usize>,
-    /// Where the elements begin.
     pub data: usize,
 }
 
@@ -48,7 +47,6 @@ impl Header {
         self.shape.split_first().map(|(rows, row)| (*rows as u64, row))
     }
 
-    /// Bytes of all elements.
     pub fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.size_bytes()
     }

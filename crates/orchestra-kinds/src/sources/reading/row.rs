@@ -20,7 +20,6 @@ pub struct Row {
     is_missing: Vec<bool>,
 }
 
-/// The value of a field.
 pub enum Cell {
     Text(String),
     /// Also the elements of a tensor, in native byte order.
@@ -113,7 +112,6 @@ fn value_of<'a>(field: &'a Field, cell: &'a Cell) -> Value<'a> {
 pub enum Taken {
     /// So many bytes were read for it beside the record of the item.
     Bytes(u64),
-    /// The item has none.
     Missing,
 }
 

@@ -43,7 +43,6 @@ struct Extensions {
 #[derive(Debug)]
 pub struct Archive<R> {
     input: R,
-    /// Bytes of the whole file.
     len: u64,
     place: Walk,
 }
@@ -51,7 +50,6 @@ pub struct Archive<R> {
 /// How far an archive is read.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Walk {
-    /// Where the next header stands.
     next: u64,
     /// A block of zeros, which ends an archive, stood behind the last member.
     has_ended: bool,

@@ -23,7 +23,6 @@ struct Page<'a> {
 
 struct Decoder {
     preparer: Preparer,
-    /// The page that is decoded.
     page: usize,
     /// Of the file at hand, once it is decoded.
     size: Option<PictureSize>,

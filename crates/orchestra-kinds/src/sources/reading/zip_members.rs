@@ -76,17 +76,14 @@ const LONGEST_TARGET: u64 = 4096;
 const UNIX: [u8; 2] = [3, 19];
 const FILE_TYPE: u32 = 0o170_000;
 
-/// Where a member lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub struct Place {
-    /// Where its local header stands.
     pub header: u64,
     /// Bytes in the archive.
     pub packed: u64,
     /// Bytes of its content.
     pub len: u64,
     pub method: Method,
-    /// CRC-32 of its content.
     pub crc: u32,
 }
 
@@ -127,9 +124,7 @@ pub struct Directory<R> {
 /// How far a directory is read.
 #[derive(Debug, Clone, Copy)]
 pub struct Walk {
-    /// Entries that were read.
     n: u64,
-    /// Where the next one begins.
     at: u64,
     /// Where the first member begins of those that were read.
     first_member: u64,
@@ -138,14 +133,11 @@ pub struct Walk {
 /// What the end of an archive says of its directory.
 #[derive(Debug, Clone, Copy)]
 struct End {
-    /// Entries of the directory.
     entries: u64,
     /// Old programs count no further than this, and begin again.
     count_until: u64,
     size: u64,
-    /// Where the directory begins.
     first: u64,
-    /// Where this record begins.
     at: u64,
 }
 

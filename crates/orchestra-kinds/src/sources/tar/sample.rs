@@ -40,9 +40,7 @@ fn trouble(place: Place, column: &str) -> Option<String> {
     })
 }
 
-/// The sample at hand.
 pub struct Sample {
-    /// How many columns there are.
     n: usize,
     opener: Opener,
     open: Last<Input>,

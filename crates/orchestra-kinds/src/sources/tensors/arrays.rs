@@ -46,7 +46,6 @@ impl Array {
     }
 }
 
-/// What a file has.
 #[derive(Debug, Encode, Decode)]
 pub struct Arrays {
     pub is_npz: bool,

@@ -30,7 +30,6 @@ pub struct LoaderChild {
     pub patience: Duration,
 }
 
-/// A process that is gone.
 #[derive(Debug)]
 pub struct Lost {
     pub exit: WorkerExit,

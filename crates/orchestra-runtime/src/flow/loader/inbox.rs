@@ -206,7 +206,6 @@ impl Inbox {
         self.changed.notify_all();
     }
 
-    /// Whether the thread shall end.
     pub fn is_closed(&self) -> bool {
         locked(&self.state).closed
     }

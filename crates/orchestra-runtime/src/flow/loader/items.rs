@@ -24,7 +24,6 @@ use crate::flow::ticket::Ticket;
 const AHEAD: Duration = Duration::from_millis(8);
 /// The fewest items ahead, so that a process never waits for the next.
 const FEWEST_AHEAD: usize = 4;
-/// The most items ahead.
 const MOST_AHEAD: usize = 128;
 /// Between two looks whether no other loader has an item alone.
 const PAUSE: Duration = Duration::from_millis(100);

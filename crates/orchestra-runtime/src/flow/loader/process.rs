@@ -27,11 +27,9 @@ pub struct LoaderProcess<'a> {
     /// What it has sent and the chain has not taken yet, whole items in their order.
     ready: VecDeque<LoadedItem>,
     started: Instant,
-    /// Items that it was given.
     n_given: u64,
     /// Items that it has answered for.
     n_received: u64,
-    /// Frames that it has sent.
     n_frames: u64,
     /// Frames that the chain is done with, and that it was told of.
     frames_told: u64,

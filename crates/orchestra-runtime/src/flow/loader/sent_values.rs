@@ -13,7 +13,6 @@ use orchestra_worker::loader::events::SentValue;
 use orchestra_worker::mapping::SharedBytes;
 use smallvec::SmallVec;
 
-/// A column that is sent.
 pub struct CellType {
     pub read: ColumnRef,
     pub column: Column,
