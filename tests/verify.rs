@@ -28,6 +28,10 @@ op = "mean"
 [sinks.total]
 kind = "jsonl"
 from = "total"
+
+[sinks.totals]
+kind = "tar"
+from = "total"
 "#;
 
 #[test]
@@ -98,6 +102,19 @@ fn whatever_became_of_the_files_of_a_run_is_told_by_name() {
     let done = fs::read_to_string(&results).unwrap();
     let both = |text: String| text + done.lines().next().unwrap() + "\n";
     told("failures.jsonl", &both, &["and in `failures.jsonl`", "doubled"]);
+
+    for file in
+        ["results.jsonl", "table.csv", "failures.jsonl", "failed.csv", "total.jsonl", "totals-00000.tar"]
+    {
+        let (path, aside) = (out.join(file), place.path("aside"));
+        fs::rename(&path, &aside).unwrap();
+        let found = verify();
+        found.must_exit(70);
+        assert!(found.stdout.contains(&format!("`{file}`")), "{file}: {}", found.stdout);
+        assert!(found.stdout.contains("1 damaged"), "{file}: {}", found.stdout);
+        fs::rename(&aside, &path).unwrap();
+    }
+    verify().must_exit(0);
 
     // An account may claim any number of items.
     let claims = |n: u64| move |text: String| text.replacen("\"scans\": 105", &format!("\"scans\": {n}"), 1);

@@ -141,7 +141,8 @@ pub fn verify(folder: &Path, kinds: &Kinds) -> Result<Verified, VerifyError> {
         count.output(output, kinds, &account.run_id, &failed)?;
     }
     count.strays(&account.outputs);
-    for file in std::mem::take(&mut count.altered) {
+    // That a file of items is missing was told by its items.
+    for file in std::mem::take(&mut count.altered).into_iter().filter(|file| folder.join(file).exists()) {
         let what = || format!("`{}` holds other bytes than the run has written", file.display());
         count.fault(FaultKind::Damaged, what);
     }
@@ -302,6 +303,7 @@ impl<'a> Count<'a> {
         let read_back = kind.and_then(|kind| kind.read_back());
         let Some(read_back) = read_back.filter(|_| output.records != RecordsPerItem::OfRun) else {
             self.found.not_counted.push(output.sink.clone());
+            self.missing(output);
             return Ok(());
         };
         let mut seen = Sets::new();
@@ -455,8 +457,7 @@ impl<'a> Count<'a> {
         if output.url.is_some() {
             return Vec::new();
         }
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let Some((stem, extension)) = name.split_once("-*.") else { return vec![path.to_owned()] };
+        let Some((stem, extension)) = parts_of(path) else { return vec![path.to_owned()] };
         let folder = path.parent().unwrap_or(Path::new(""));
         let mut files: Vec<PathBuf> = names_in(&self.folder.join(folder))
             .filter(|name| part_number(name, stem, extension).is_some())
@@ -464,6 +465,22 @@ impl<'a> Count<'a> {
             .collect();
         files.sort();
         files
+    }
+
+    /// Files of a sink that are not there: without a count of its records, nothing else tells it.
+    fn missing(&mut self, output: &OutputReport) {
+        // Parts that are in a store were removed here.
+        let is_of = |file: &PathBuf| {
+            let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let is_part = |(stem, extension)| part_number(name, stem, extension).is_some();
+            *file == output.path
+                || file.parent() == output.path.parent() && parts_of(&output.path).is_some_and(is_part)
+        };
+        let is_missing = |file: &&PathBuf| output.url.is_none() && !self.folder.join(file).exists();
+        for file in self.altered.clone().iter().filter(is_missing).filter(|file| is_of(file)) {
+            let what = || format!("`{}`, which the run has written, is not there", file.display());
+            self.fault(FaultKind::Damaged, what);
+        }
     }
 
     /// Files that nothing names, and named ones that are not there as they were written.
@@ -520,6 +537,11 @@ impl<'a> Count<'a> {
             known.insert(path);
         }
     }
+}
+
+/// The beginning and the extension of the names of part files, where `path` is their glob.
+fn parts_of(path: &Path) -> Option<(&str, &str)> {
+    path.file_name()?.to_str()?.split_once("-*.")
 }
 
 /// The files that an index names, and their bytes. That a line is none was said by its reader.

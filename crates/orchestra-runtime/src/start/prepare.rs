@@ -73,11 +73,17 @@ pub fn prepare_with(
     let new_items = lists.new_items();
     let identity = past.go_on(&plan);
     let mut journal = open_journal(&plan, folder, &past, &identity, fresh)?;
+    // Where commits were taken back, the end was as well: it may be results of `reduce` that are lost, and no item.
+    let previous_code = past.code.filter(|_| journal.recovered().lost_commits == 0);
     // A reader of all parts would take it for one of them.
     let is_strange =
         |(sink, number, _): &(usize, u64, PathBuf)| *number >= journal.n_part_files(sink_file(*sink));
     if let Some((_, _, strange)) = part_files(&plan).into_iter().find(is_strange) {
-        return Err(StartError::InTheWay(strange).into());
+        return Err(match past.identity {
+            Some(_) => StartError::UnknownPart(strange),
+            None => StartError::InTheWay(strange),
+        }
+        .into());
     }
     let changed = lists.changed(&plan, &journal, earlier == Earlier::RetryFailed)?;
     if !changed.is_empty() {
@@ -113,7 +119,7 @@ pub fn prepare_with(
         journal,
         listings,
         tasks,
-        previous_code: past.code,
+        previous_code,
     })
 }
 
@@ -162,7 +168,7 @@ fn open_journal(
     if commits > 0 {
         tracing::warn!(
             commits,
-            "some commits do not agree with the result files, and their items are done again"
+            "some commits do not agree with the result files, and their items and results are done again"
         );
     }
     Ok(journal)

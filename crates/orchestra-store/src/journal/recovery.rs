@@ -267,7 +267,8 @@ fn agreeing(folder: &Path, journal: &Path, all: Read) -> io::Result<Replayed> {
     }
 }
 
-/// The result files of an ended run that are there and hold other bytes than it has written, relative to its folder.
+/// The result files of an ended run that hold other bytes than it has written, or are not there, relative to its folder. Parts and files of items may
+/// have been moved away by the user, or to a store.
 pub fn altered_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let journal = folder.join(PRIVATE).join(JOURNAL);
     let Ok(Read { names, replayed, .. }) = read(&journal, u64::MAX, Trust::Nothing)? else {
@@ -276,12 +277,13 @@ pub fn altered_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut altered = Vec::new();
     for (name, file) in names.into_iter().zip(&replayed.files).filter(|(name, _)| !is_of_rows(name)) {
         let path = resolve(folder, &name);
-        if path.is_file() && file.first_wrong(&path)?.is_some() {
+        // What stands in its place is told by what reads it.
+        if (path.is_file() || !path.exists()) && file.first_wrong(&path)?.is_some() {
             altered.push(name);
         }
     }
     placed_files(folder, &journal, 0, |placed, path| {
-        if !placed.is_state() && path.is_file() && !placed.is_there(folder)? {
+        if !placed.is_state() && (path.is_file() || !path.exists()) && !placed.is_there(folder)? {
             altered.extend(path.strip_prefix(folder).map(Path::to_owned));
         }
         Ok::<(), io::Error>(())

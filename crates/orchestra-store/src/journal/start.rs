@@ -28,6 +28,13 @@ pub enum StartError {
     /// `begin` found text in a file that no run of this folder wrote.
     #[error("`{}` is there already and was not written by this run: move it away, or start over with `--fresh`", .0.display())]
     InTheWay(PathBuf),
+    /// A part that the journal of the run in its folder does not name.
+    #[error(
+        "`{}` is there already, and the run's journal does not name it: another program has written it, or the journal has lost its end; \
+        move it away, and the run makes its rows again, or start over with `--fresh`",
+        .0.display()
+    )]
+    UnknownPart(PathBuf),
     /// `resume` of a finished run found more in a file than the run wrote.
     #[error("`{}` has grown since the run finished, and going on would cut that off: move it away, start over with `--fresh`, \
         or choose another `--output`", .0.display())]
