@@ -44,6 +44,9 @@ impl Span {
     }
 }
 
+/// Errors and warnings that are shown in a text: files that others made can have any number.
+const MAX_SHOWN: usize = 1000;
+
 /// One error or warning.
 #[derive(Debug, Clone)]
 pub struct Diagnostic {
@@ -207,9 +210,18 @@ impl Diagnostics {
         let begins = |text: &str| text.match_indices('\n').map(|(at, _)| at + 1).collect();
         let lines: Vec<Vec<usize>> = self.texts.iter().map(|(_, text)| begins(text)).collect();
         let mut text = String::new();
-        for entry in &self.entries {
+        let left_out = self.entries.len().saturating_sub(MAX_SHOWN);
+        // Where not all are shown, warnings push no error out.
+        let all: Vec<&Diagnostic> = match left_out {
+            0 => self.entries.iter().collect(),
+            _ => self.errors().chain(self.warnings()).take(MAX_SHOWN).collect(),
+        };
+        for entry in all {
             text.push_str(&renderer.render(&[self.group(entry, &lines)]));
             text.push_str("\n\n");
+        }
+        if left_out > 0 {
+            text.push_str(&format!("{left_out} more are not shown\n\n"));
         }
         if let Some(sum) = self.sum() {
             text.push_str(&format!("{}: {sum}\n", self.texts[0].0));

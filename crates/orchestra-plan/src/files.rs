@@ -1,14 +1,18 @@
 //! What kinds may ask of the world while they are planned. Decides nothing.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
 use orchestra_core::kernel::Compiler;
 use orchestra_core::shapes::{KindSettings, Network};
 use orchestra_core::{Program, SandboxMode, SandboxRules};
 use orchestra_store::ListError;
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
+
+use crate::bytes::format_bytes;
 
 /// What is larger holds no labels.
 pub(crate) const MAX_SMALL_FILE: u64 = 64 << 20;
@@ -91,19 +95,47 @@ pub struct LookRequest<'a> {
     pub sandbox: SandboxMode,
 }
 
-/// Opens a file that can be read more than once: to open a pipe waits for its writer, and a device may never end.
+/// Opens a file that can be read more than once, and in time: to open a pipe waits for its writer, a device may never end, and a hole of any length costs nothing.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let meta = std::fs::metadata(path)?;
     if !meta.is_file() && !meta.is_dir() {
         return Err(io::Error::other("it is a pipe, a device or a socket; a file is expected"));
     }
-    File::open(path)
+    let file = File::open(path)?;
+    if meta.len() > LARGE && is_hollow(&file, meta.len())? {
+        return Err(io::Error::other(format!("nearly all of its {} are a hole", format_bytes(meta.len()))));
+    }
+    Ok(file)
 }
 
-/// SHA-256 of a file, read as a stream.
+/// Files up to this size may be holes.
+const LARGE: u64 = 1 << 30;
+
+/// Whether less than 1/64 of a file is on the disk, by what the file system says of its parts; compressed weights take more.
+fn is_hollow(file: &File, length: u64) -> io::Result<bool> {
+    let (mut at, mut written) = (0, 0);
+    while written < length / 64 {
+        let data = match seek(file, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => break, // no data from here to the end
+            // The file system does not say.
+            Err(_) => return Ok(false),
+            Ok(data) => data,
+        };
+        at = seek(file, SeekFrom::Hole(data))?;
+        written += at - data;
+    }
+    seek(file, SeekFrom::Start(0))?;
+    Ok(written < length / 64)
+}
+
+/// SHA-256 of a file, read as a stream. A file that gives more bytes than its size is refused: those of `/proc` may never end.
 pub(crate) fn digest_file(path: &Path) -> io::Result<[u8; 32]> {
+    let file = open_regular(path)?;
+    let size = file.metadata()?.len();
     let mut hash = Sha256::new();
-    io::copy(&mut open_regular(path)?, &mut hash)?;
+    if io::copy(&mut file.take(size.saturating_add(1)), &mut hash)? > size {
+        return Err(io::Error::other(format!("it has more bytes than its size, which is {size}")));
+    }
     Ok(hash.finalize().into())
 }
 

@@ -193,8 +193,8 @@ fn library(
     Ok((path, digest))
 }
 
-/// Class names that are read, at most: each is copied for every stage that uses it.
-const MOST_LABELS: usize = 1 << 20;
+/// Lines of a text that are read, at most: each is copied for every stage that uses it.
+const MOST_LINES: usize = 1 << 20;
 
 /// Reads class names, one per line. Blank lines at the end do not count.
 pub fn read_labels(
@@ -206,14 +206,10 @@ pub fn read_labels(
     let help = "a labels file is text with one class name per line, in the order of the classes";
     let text = read_text("labels", help, written, folder, host, diags)?;
     let lines = text.trim_end().lines();
-    if lines.clone().nth(MOST_LABELS).is_some() {
-        let message = format!("labels `{}` has more than {MOST_LABELS} lines", written.value);
-        return diags.error(written.span, message).help(help).fail();
-    }
     Ok(At::new(lines.map(|line| line.trim().to_owned()).collect(), written.span))
 }
 
-/// Reads a text that the file names, without its byte order mark. That it cannot be read, is no UTF-8, or has nothing but blanks is reported:
+/// Reads a text that the file names, without its byte order mark. That it cannot be read, is no UTF-8, has nothing but blanks or too many lines is reported:
 /// `what` is the key that names it, `help` what it should be.
 pub fn read_text(
     what: &str,
@@ -227,7 +223,13 @@ pub fn read_text(
     let text = host.read(&path).map_err(|error| error.to_string()).and_then(|bytes| {
         let text = String::from_utf8(bytes).map_err(|_| "it is no UTF-8 text".to_owned())?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-        if text.trim_end().is_empty() { Err("it is empty".into()) } else { Ok(text.to_owned()) }
+        match () {
+            () if text.trim_end().is_empty() => Err("it is empty".into()),
+            () if text.lines().nth(MOST_LINES).is_some() => {
+                Err(format!("it has more than {MOST_LINES} lines"))
+            }
+            () => Ok(text.to_owned()),
+        }
     });
     text.or_else(|reason| {
         diags

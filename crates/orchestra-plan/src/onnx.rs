@@ -1,24 +1,33 @@
 //! What an ONNX file says about itself: inputs, outputs, versions, digest. Loads no weights and no ONNX Runtime.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+mod graph;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
 
 use orchestra_core::onnx_file::{
-    DimensionProto, GraphProto, OperatorSetIdProto, STRING, StringStringEntryProto, TensorShapeProto,
-    TypeProto, ValueInfoProto, dtype_of, is_onnx,
+    DimensionProto, OperatorSetIdProto, STRING, StringStringEntryProto, TensorShapeProto, TypeProto,
+    ValueInfoProto, dtype_of,
 };
 use orchestra_core::{DType, Dim, MAX_RANK, TensorSpec};
-use prost::bytes::{Buf, Bytes};
+use prost::Message;
+use prost::bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, int64, skip_field};
-use prost::{DecodeError, Message};
 use sha2::{Digest, Sha256};
 
+use self::graph::{Graph, not_onnx};
 use crate::files::{digest_file, open_regular};
-use crate::model_file::{MAX_METADATA, ModelError, ModelFile, Signature, TRAINING};
+use crate::model_file::{MAX_METADATA, ModelError, ModelFile, Signature};
 use crate::outputs::{Holds, ModelOutput, OutputDim};
+
+/// Inputs that are fed, or outputs. Each is compared with others, and may be an error of its own.
+const MAX_TENSORS: usize = 4096;
+/// Nodes that only pass numbers on, one after another.
+const MAX_PASSED_ON: usize = 100;
 
 /// Reads the model file at `path` as a stream: in memory are names and shapes, and never its weights.
 pub fn read_model(path: &Path) -> Result<ModelFile, ModelError> {
@@ -36,27 +45,43 @@ pub fn read_model(path: &Path) -> Result<ModelFile, ModelError> {
         return Err(ModelError::Unreadable(error));
     }
     let model = model?;
-    let mut weights = BTreeSet::new();
-    find_weights(&model.graph, &mut weights);
+    let weights = &model.graph.weights;
     let signature = model.signature()?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let file_digest = stream.hash.finalize().into();
     let sizes = weights.iter().filter_map(|name| folder.join(name).metadata().ok());
     let bytes = sizes.fold(meta.len(), |sum, weights| sum.saturating_add(weights.len()));
+    let mut known = HashMap::new();
     let weights: Vec<_> =
-        weights.into_iter().map(|name| weights_file(name, folder)).collect::<Result<_, _>>()?;
+        weights.iter().map(|name| weights_file(name, folder, &mut known)).collect::<Result<_, _>>()?;
     let digest = with_weights(file_digest, &weights);
     Ok(ModelFile { digest, file_digest, weights, bytes, signature })
 }
 
-/// A file of external weights and its digest.
-fn weights_file(name: String, folder: &Path) -> Result<(String, [u8; 32]), ModelError> {
-    let error = |reason: String| ModelError::Weights { file: name.clone(), reason };
-    if Path::new(&name).components().any(|c| !matches!(c, Component::Normal(_) | Component::CurDir)) {
+/// A file of external weights and its digest. It may be a link, as in caches that hold files by their digests. A file of several names is read
+/// once: `known` has digests by device and inode.
+fn weights_file(
+    name: &str,
+    folder: &Path,
+    known: &mut HashMap<(u64, u64), [u8; 32]>,
+) -> Result<(String, [u8; 32]), ModelError> {
+    let error = |reason: String| ModelError::Weights { file: name.to_owned(), reason };
+    if Path::new(name).components().any(|c| !matches!(c, Component::Normal(_) | Component::CurDir)) {
         return Err(error("it lies outside the folder of the model".into()));
     }
-    let digest = digest_file(&folder.join(&name)).map_err(|e| error(e.to_string()))?;
-    Ok((name, digest))
+    let path = folder.join(name);
+    let mut digest = || {
+        let meta = path.metadata()?;
+        let file = (meta.dev(), meta.ino());
+        if let Some(digest) = known.get(&file) {
+            return Ok(*digest);
+        }
+        let digest = digest_file(&path)?;
+        known.insert(file, digest);
+        Ok(digest)
+    };
+    let digest = digest().map_err(|e: io::Error| error(e.to_string()))?;
+    Ok((name.to_owned(), digest))
 }
 
 /// Folds the files of external weights into the digest.
@@ -126,19 +151,13 @@ impl Buf for HashedStream {
             }
         }
     }
-
-    /// Gives nothing: fields of bytes are weights, which pass by and are not kept.
-    fn copy_to_bytes(&mut self, n: usize) -> Bytes {
-        self.advance(n);
-        Bytes::new()
-    }
 }
 
 #[derive(Default)]
 struct Model {
     ir_version: i64,
     opset: i64,
-    graph: GraphProto,
+    graph: Graph,
     metadata: BTreeMap<String, String>,
     /// Bytes of the entries that were read into `metadata`.
     metadata_bytes: usize,
@@ -159,7 +178,7 @@ impl Model {
         let (mut model, mut has_graph) = (Self::default(), false);
         while stream.has_remaining() {
             let field = model.field(stream);
-            match field.map_err(|error| ModelError::NotOnnx(error.to_string())) {
+            match field {
                 Ok(Some(is_graph)) => has_graph |= is_graph,
                 Err(error) if stream.has_remaining() => return Err(error),
                 Ok(None) | Err(_) => return Err(ModelError::Truncated(length)),
@@ -169,24 +188,25 @@ impl Model {
     }
 
     /// Reads a field; whether it was the graph. `None`: the file ends within it.
-    fn field(&mut self, stream: &mut HashedStream) -> Result<Option<bool>, DecodeError> {
-        let (number, wire_type) = decode_key(stream)?;
+    fn field(&mut self, stream: &mut HashedStream) -> Result<Option<bool>, ModelError> {
+        let (number, wire_type) = decode_key(stream).map_err(not_onnx)?;
         if wire_type != WireType::LengthDelimited {
-            match number {
-                1 => int64::merge(wire_type, &mut self.ir_version, stream, DecodeContext::default())?,
-                _ => skip_field(wire_type, number, stream, DecodeContext::default())?,
-            }
-            return Ok(Some(false));
+            let context = DecodeContext::default();
+            let read = match number {
+                1 => int64::merge(wire_type, &mut self.ir_version, stream, context),
+                _ => skip_field(wire_type, number, stream, context),
+            };
+            return read.map(|()| Some(false)).map_err(not_onnx);
         }
-        let length = decode_varint(stream)?;
+        let length = decode_varint(stream).map_err(not_onnx)?;
         if length > stream.remaining {
             return Ok(None);
         }
         let length = length as usize; // no more than remain
         match number {
-            7 => self.graph.merge(stream.take(length))?,
+            7 => self.graph.read(stream, length, 0)?,
             8 => {
-                let set = OperatorSetIdProto::decode(stream.take(length))?;
+                let set = OperatorSetIdProto::decode(stream.take(length)).map_err(not_onnx)?;
                 if set.is_onnx() {
                     self.opset = set.version;
                 }
@@ -206,80 +226,51 @@ impl Model {
     }
 
     fn signature(&self) -> Result<Signature, ModelError> {
-        let GraphProto { initializer, sparse_initializer, .. } = &self.graph;
-        let values = sparse_initializer.iter().filter_map(|sparse| sparse.values.as_ref());
-        let given: HashSet<&str> = initializer.iter().chain(values).map(|tensor| &*tensor.name).collect();
+        let Graph { initializers, operators, .. } = &self.graph;
         let fed: Vec<&ValueInfoProto> =
-            self.graph.input.iter().filter(|i| !given.contains(&*i.name)).collect();
+            self.graph.inputs.iter().filter(|i| !initializers.contains(&*i.name)).collect();
+        for (what, n) in [("inputs", fed.len()), ("outputs", self.graph.outputs.len())] {
+            if n > MAX_TENSORS {
+                let message = format!("it has {n} {what}; at most {MAX_TENSORS} are supported");
+                return Err(ModelError::Unsupported(message));
+            }
+        }
         let inputs = fed.iter().map(|info| input(info)).collect::<Result<Vec<_>, _>>()?;
         let batches: HashSet<&str> = fed.iter().filter_map(|info| batch_name(info)).collect();
-        let is_input = |name: &str| self.graph.input.iter().any(|input| input.name == name);
-        let output = |info: &ValueInfoProto| output(info, &batches, is_input(&info.name));
-        let outputs = self.graph.output.iter().map(output).collect::<Result<Vec<_>, _>>()?;
+        let names: HashSet<&str> = self.graph.inputs.iter().map(|input| &*input.name).collect();
+        let output = |info: &ValueInfoProto| output(info, &batches, names.contains(&*info.name));
+        let outputs = self.graph.outputs.iter().map(output).collect::<Result<Vec<_>, _>>()?;
         if inputs.is_empty() || outputs.is_empty() {
             let what = if inputs.is_empty() { "input" } else { "output" };
             return Err(ModelError::Unsupported(format!("the model has no {what}")));
         }
-        let mut operators = BTreeMap::new();
-        count_operators(&self.graph, &mut operators);
-        let metadata = self.metadata.clone();
+        let (operators, metadata) = (operators.clone(), self.metadata.clone());
         let (ir_version, opset, made_by) = (self.ir_version, self.opset, made_by(&self.graph));
         Ok(Signature { inputs, outputs, ir_version, opset, metadata, made_by, operators })
     }
 }
 
 /// For each output the operator that makes its numbers.
-fn made_by(graph: &GraphProto) -> BTreeMap<String, String> {
+fn made_by(graph: &Graph) -> BTreeMap<String, String> {
     const PASS_ON: [&str; 7] =
         ["Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"];
     let mut made = HashMap::new();
-    for node in &graph.node {
-        made.extend(node.output.iter().map(|output| (&**output, node)));
+    for node in &graph.nodes {
+        made.extend(node.outputs.iter().map(|output| (&**output, node)));
     }
     let maker = |output: &ValueInfoProto| {
         let mut name = &*output.name;
         // A graph has no loops; a file may say anything.
-        for _ in 0..graph.node.len() {
+        for _ in 0..MAX_PASSED_ON {
             let node = made.get(name)?;
-            match node.input.first() {
+            match &node.first_input {
                 Some(from) if PASS_ON.contains(&&*node.op_type) => name = from,
                 _ => return Some((output.name.clone(), node.op_type.clone())),
             }
         }
         None
     };
-    graph.output.iter().filter_map(maker).collect()
-}
-
-/// Counts the operators of all graphs. No deeper than the decoder goes.
-fn count_operators(graph: &GraphProto, found: &mut BTreeMap<String, u64>) {
-    for node in &graph.node {
-        let trains = || node.attribute.iter().any(|a| a.name == "training_mode" && a.i != 0);
-        let name = match is_onnx(&node.domain) {
-            true if trains() => format!("{} {TRAINING}", node.op_type),
-            true => node.op_type.clone(),
-            false => format!("{}.{}", node.domain, node.op_type),
-        };
-        *found.entry(name).or_default() += 1;
-        for graph in node.attribute.iter().flat_map(|a| a.graphs.iter().chain(a.g.as_deref())) {
-            count_operators(graph, found);
-        }
-    }
-}
-
-/// Adds the names of all files of external weights. No deeper than the decoder goes.
-fn find_weights(graph: &GraphProto, found: &mut BTreeSet<String>) {
-    let attributes = || graph.node.iter().flat_map(|node| &node.attribute);
-    let values = graph.sparse_initializer.iter().filter_map(|sparse| sparse.values.as_ref());
-    let of_nodes = attributes().flat_map(|a| a.tensors.iter().chain(a.t.as_deref()));
-    for entry in graph.initializer.iter().chain(values).chain(of_nodes).flat_map(|t| &t.external_data) {
-        if entry.key == "location" {
-            found.insert(entry.value.clone());
-        }
-    }
-    for graph in attributes().flat_map(|a| a.graphs.iter().chain(a.g.as_deref())) {
-        find_weights(graph, found);
-    }
+    graph.outputs.iter().filter_map(maker).collect()
 }
 
 fn input(info: &ValueInfoProto) -> Result<TensorSpec, ModelError> {

@@ -47,7 +47,7 @@ keys! {
         after: "text or list" = "none",
         /// a task for every combination of these values: `{ lr = [0.1, 0.01], seed = [1, 2, 3] }`
         matrix: "table of lists" = "none",
-        /// a task for each row of this csv, tsv or jsonl file
+        /// a task for each row of this csv, tsv or jsonl file of at most 1,000 columns
         for_each: "text" = "none",
         /// how long an attempt may take before it is ended
         timeout: "duration" = "none",

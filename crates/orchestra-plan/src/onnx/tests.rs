@@ -71,12 +71,9 @@ fn inputs_and_outputs_are_read_and_weights_are_no_inputs() {
 #[test]
 fn weights_pass_by_and_are_not_kept() {
     let bytes = image_model();
-    let mut file = tempfile::tempfile().unwrap();
-    std::io::Write::write_all(&mut file, &bytes).unwrap();
-    std::io::Seek::rewind(&mut file).unwrap();
-    let model = Model::read(&mut HashedStream::new(file, bytes.len() as u64)).unwrap();
-    let weight = &model.graph.initializer[0];
-    assert_eq!((&*weight.name, weight.raw_data.len()), ("weight", 0));
+    let model = Model::read(&mut stream(&bytes)).unwrap();
+    assert!(model.graph.initializers.contains("weight"));
+    assert!(model.graph.taken < 4096, "{} bytes", model.graph.taken);
 }
 
 #[test]
@@ -210,6 +207,85 @@ fn external_weights_are_part_of_the_digest() {
     fs::write(&path, with("../weights.bin")).unwrap();
     let error = read_model(&path).unwrap_err().to_string();
     assert!(error.contains("outside the folder of the model"), "{error}");
+}
+
+/// What a file holds, as it is read.
+fn stream(bytes: &[u8]) -> HashedStream {
+    let mut file = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut file, bytes).unwrap();
+    std::io::Seek::rewind(&mut file).unwrap();
+    HashedStream::new(file, bytes.len() as u64)
+}
+
+#[test]
+fn entries_without_end_are_refused_or_pass_by() {
+    const N: usize = 10_000;
+    let (x, y) = (value("x", 1, Some(&[OPEN])), value("y", 1, Some(&[OPEN])));
+    let with = |more: Vec<u8>| read(&model(&[field(11, &x), field(12, &y), more])).map(|_| ());
+    let refused = "the names and shapes in its graph take more than 256 MiB";
+    assert_eq!(with(field(1, b"").repeat(4 << 20)).unwrap_err(), refused);
+    let taken = |bytes: &[u8]| {
+        let mut graph = Graph::default();
+        graph.read(&mut stream(bytes), bytes.len(), 0).unwrap();
+        graph.taken
+    };
+    let empty = |number: u8| field(number, b"").repeat(N);
+    let dims = field(2, &field(1, &field(2, &empty(1))));
+    let held = [
+        [
+            empty(1),
+            empty(11),
+            empty(12),
+            field(11, &dims),
+            field(12, &dims),
+            field(15, &field(1, &empty(13))),
+        ],
+        [(1, 2), (1, 4), (1, 7), (5, 8), (5, 13), (5, 13)].map(|(outer, inner)| field(outer, &empty(inner))),
+    ];
+    for graph in held.as_flattened() {
+        assert!(taken(graph) >= N * 64, "{} bytes for {:?}", taken(graph), &graph[..8]);
+    }
+    let in_branch = field(1, &field(5, &field(6, &empty(12))));
+    let inner = [(1, 1), (1, 5), (5, 1)].map(|(outer, inner)| field(outer, &empty(inner)));
+    for graph in [in_branch, empty(5), empty(15)].iter().chain(&inner) {
+        assert!(taken(graph) < 4096, "{} bytes for {:?}", taken(graph), &graph[..8]);
+    }
+    let outputs = |n: usize| with(field(12, &y).repeat(n - 1));
+    assert_eq!(outputs(4096), Ok(()));
+    assert_eq!(outputs(4097).unwrap_err(), "it has 4097 outputs; at most 4096 are supported");
+    let nested = |n: usize| (0..n).fold(Vec::new(), |inner, _| field(1, &field(5, &field(6, &inner))));
+    assert_eq!(with(nested(32)), Ok(()));
+    assert!(with(nested(33)).unwrap_err().contains("more than 32 deep"));
+    let _either = with(nested(3000));
+}
+
+#[test]
+fn weights_are_read_once_and_no_further_than_what_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let model_in = |folder: &Path, locations: &[&str]| {
+        let weights: Vec<u8> =
+            locations.iter().flat_map(|location| field(5, &tensor("w", Some(location), 0))).collect();
+        let (x, y) = (value("x", 1, Some(&[OPEN])), value("y", 1, Some(&[OPEN])));
+        let path = folder.join("m.onnx");
+        fs::write(&path, model(&[weights, field(11, &x), field(12, &y)])).unwrap();
+        read_model(&path)
+    };
+    let hole = fs::File::create(folder.path().join("hole")).unwrap();
+    hole.set_len(1 << 40).unwrap();
+    let error = model_in(folder.path(), &["hole"]).unwrap_err().to_string();
+    assert_eq!(error, "its weights `hole` cannot be read: nearly all of its 1 TiB are a hole");
+    std::os::unix::fs::symlink("/proc/self/maps", folder.path().join("endless")).unwrap();
+    let error = model_in(folder.path(), &["endless"]).unwrap_err().to_string();
+    assert!(error.ends_with("it has more bytes than its size, which is 0"), "{error}");
+    // A cache holds files by their digests, and links to them from a folder for each model.
+    let (blobs, snapshot) = (folder.path().join("blobs"), folder.path().join("snapshot"));
+    fs::create_dir(&blobs).unwrap();
+    fs::create_dir(&snapshot).unwrap();
+    fs::write(blobs.join("abc"), b"weights").unwrap();
+    std::os::unix::fs::symlink("../blobs/abc", snapshot.join("w.bin")).unwrap();
+    let read = model_in(&snapshot, &["w.bin", "./w.bin"]).unwrap();
+    let digest: [u8; 32] = Sha256::digest(b"weights").into();
+    assert!(read.weights.len() == 2 && read.weights.iter().all(|(_, found)| *found == digest));
 }
 
 #[test]

@@ -10,6 +10,9 @@ use crate::workflow::{RawTask, RawValues};
 
 type Values = Vec<(String, String)>;
 
+/// Memory for the values of all tasks of a table, in MiB.
+const PRODUCT_MIB: usize = 512;
+
 /// What placeholders of every task are called.
 pub(super) const RESERVED: [&str; 3] = ["output", "tasks", "sinks"];
 
@@ -47,11 +50,11 @@ pub(super) fn combinations(raw: &RawTask, most: usize, cx: &mut Cx<'_>) -> Resul
         names.extend(of_rows.into_iter().map(|name| (name.clone(), file.span)));
         axes.push(rows);
     }
-    let mut is_fine = Ok(());
-    for (at, (name, span)) in names.iter().enumerate() {
+    let (mut is_fine, mut seen) = (Ok(()), BTreeSet::new());
+    for (name, span) in &names {
         let why = match () {
             () if RESERVED.contains(&&name[..]) => "is the name of something else",
-            () if names[..at].iter().any(|(other, _)| other == name) => "is there twice",
+            () if !seen.insert(name) => "is there twice",
             () => continue,
         };
         let message = format!("the value `{name}` of task `{}` {why}", raw.name.value);
@@ -60,13 +63,18 @@ pub(super) fn combinations(raw: &RawTask, most: usize, cx: &mut Cx<'_>) -> Resul
     let count = axes
         .iter()
         .try_fold(1usize, |count, axis| count.checked_mul(axis.len()).filter(|count| *count <= most));
-    if count.is_none() {
-        return cx
-            .error(
-                raw.name.span,
-                format!("task `{}` has more than {most} combinations of values", raw.name.value),
-            )
-            .fail();
+    let largest = |axis: &Vec<Values>| axis.iter().map(rows::memory).max().unwrap_or(0);
+    let each: usize = axes.iter().map(largest).sum();
+    let why = match count {
+        None => format!("{most} combinations of values"),
+        Some(count) if count.saturating_mul(each) > PRODUCT_MIB << 20 => {
+            format!("{PRODUCT_MIB} MiB of values in its combinations")
+        }
+        Some(_) => String::new(),
+    };
+    if !why.is_empty() {
+        let message = format!("task `{}` has more than {why}", raw.name.value);
+        return cx.error(raw.name.span, message).fail();
     }
     let product = |all: Vec<Values>, axis: &Vec<Values>| -> Vec<Values> {
         all.iter().flat_map(|values| axis.iter().map(move |more| [&values[..], more].concat())).collect()

@@ -5,6 +5,13 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 
+/// Most columns of a table: each name is compared with the others of its task.
+const MAX_COLUMNS: usize = 1000;
+/// Memory for the values of all rows, with their names, in MiB.
+const MAX_MIB: usize = 128;
+/// Longest line of JSON: what it holds takes many times as much while it is read.
+const MAX_LINE: usize = 1 << 20;
+
 type Row = Vec<(String, String)>;
 
 /// The rows of a csv, tsv, jsonl or ndjson file, which its name tells apart; else why it cannot be read, as a fragment.
@@ -26,6 +33,7 @@ pub(super) fn rows(path: &Path, bytes: &[u8], most: usize) -> Result<Vec<Row>, S
 fn of_csv(bytes: &[u8], delimiter: u8, most: usize) -> Result<Vec<Row>, String> {
     let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).from_reader(bytes);
     let names = reader.headers().map_err(|e| e.to_string())?.clone();
+    check_columns(names.len())?;
     let mut seen = BTreeSet::new();
     if let Some(name) = names.iter().find(|name| !seen.insert(*name)) {
         return Err(format!("it has two columns `{name}`"));
@@ -34,20 +42,42 @@ fn of_csv(bytes: &[u8], delimiter: u8, most: usize) -> Result<Vec<Row>, String> 
         let record = record.map_err(|e| e.to_string())?;
         Ok(names.iter().map(str::to_owned).zip(record.iter().map(str::to_owned)).collect())
     };
-    reader.records().take(most + 1).map(row).collect()
+    bounded(reader.records().take(most + 1).map(row))
 }
 
 fn of_jsonl(bytes: &[u8], most: usize) -> Result<Vec<Row>, String> {
     let text = str::from_utf8(bytes).map_err(|_| "it is no UTF-8".to_owned())?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let row = |(at, line): (usize, &str)| match serde_json::from_str(line) {
-        Ok(Json::Object(fields)) => {
+    let parse = |line: &str| (line.len() <= MAX_LINE).then(|| serde_json::from_str(line));
+    let row = |(at, line): (usize, &str)| match parse(line) {
+        None => Err(format!("line {} is longer than 1 MiB", at + 1)),
+        Some(Ok(Json::Object(fields))) => {
+            check_columns(fields.len())?;
             Ok(fields.into_iter().map(|(name, value)| (name, in_text(&value))).collect())
         }
-        Ok(_) => Err(format!("line {} is no object", at + 1)),
-        Err(error) => Err(format!("line {}: {error}", at + 1)),
+        Some(Ok(_)) => Err(format!("line {} is no object", at + 1)),
+        Some(Err(error)) => Err(format!("line {}: {error}", at + 1)),
     };
-    lines.take(most + 1).map(row).collect()
+    bounded(lines.take(most + 1).map(row))
+}
+
+fn check_columns(n: usize) -> Result<(), String> {
+    if n > MAX_COLUMNS { Err(format!("it has {n} columns; {MAX_COLUMNS} is the most")) } else { Ok(()) }
+}
+
+fn bounded(rows: impl Iterator<Item = Result<Row, String>>) -> Result<Vec<Row>, String> {
+    let mut taken = 0;
+    let counted = rows.map(|row| {
+        let row = row?;
+        taken += memory(&row);
+        if taken > MAX_MIB << 20 { Err(format!("its values take more than {MAX_MIB} MiB")) } else { Ok(row) }
+    });
+    counted.collect()
+}
+
+/// What a row takes, at most.
+pub(super) fn memory(row: &Row) -> usize {
+    row.iter().map(|(name, value)| 80 + name.len() + value.len()).sum()
 }
 
 fn in_text(value: &Json) -> String {

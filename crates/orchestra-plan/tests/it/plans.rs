@@ -462,6 +462,14 @@ fn a_model_gives_its_largest_numbers_alone_where_nothing_reads_more() {
         plan.largest_outputs(plan.batch_stages().next().unwrap().0)
     };
     assert_eq!(largest(&text), ["letters"]);
+    let lines = "a\n".repeat((1 << 20) + 1);
+    let (_, diags) =
+        FakeHost::with_cores(4).file("/flows/chars.txt", &lines).plan(&text, &PlanOptions::default());
+    let report = diags.render(RenderStyle::Plain);
+    assert!(
+        report.contains("charset `chars.txt` cannot be read: it has more than 1048576 lines"),
+        "{report}"
+    );
     let more = text + "[sinks.all]\nkind = \"jsonl\"\nfrom = \"classify\"\npath = \"all.jsonl\"\n";
     assert!(largest(&more).is_empty(), "a sink writes all of them");
 }
