@@ -246,7 +246,7 @@ class _Worker:
                 error = ValueError(f"{why} (item {row} of a batch of {rows}): the items of a batch change each other")
                 error.kind = 5
                 raise error
-            if self.is_unsteady or time.perf_counter() - began > max(took, 0.01):
+            if self.is_unsteady or time.perf_counter() - began > max(took, 0.01 if self.n_compared else 0.1):
                 break
         self.spent, self.n_compared = self.spent + time.perf_counter() - began, self.n_compared + 1
     def differs(self, batch, slot, first, row):

@@ -12,6 +12,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
@@ -406,7 +407,9 @@ flush_timeout = \"10m\"
     }
 
     fn spawn(&self, mut command: Command, variables: &[(&str, &str)], stdin: Stdio) -> Run {
-        let n = fs::read_dir(self.dir.path()).unwrap().count();
+        // Threads of a test may share a workplace.
+        static PROCESSES: AtomicUsize = AtomicUsize::new(0);
+        let n = PROCESSES.fetch_add(1, Ordering::Relaxed);
         let (stderr, stdout) = (self.path(&format!("stderr-{n}")), self.path(&format!("stdout-{n}")));
         let child = command
             .env(MARK, self.dir.path())

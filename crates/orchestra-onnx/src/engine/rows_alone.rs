@@ -17,8 +17,11 @@ use super::model::{Model, RowAddresses};
 use super::not_finite::{Numbers, suspects};
 use crate::spec::OnnxSpec;
 
-/// So much time goes into this at first: small runs are compared whole, and of every run the first batch is, before anything of it is written.
+/// So much time goes into this at first: small runs are compared whole.
 const AT_FIRST: Duration = Duration::from_millis(25);
+
+/// The first batch is compared whole, unless that takes longer: some models leave a row alone and change the next one.
+const FIRST_BATCH: Duration = Duration::from_millis(100);
 
 /// And this part of the time of batches after it, so that a long run is looked at to its end.
 const PART: u32 = 128;
@@ -73,8 +76,8 @@ impl RowsAlone {
         }
     }
 
-    /// Runs rows of the batch alone, if it is its turn: one at least, and no longer than the batch itself took, or in its turn half of
-    /// [`AT_FIRST`]: its deadline goes on.
+    /// Runs rows of the batch alone, if it is its turn: one at least, and no longer than the batch itself took, or [`FIRST_BATCH`], or in
+    /// its turn half of [`AT_FIRST`]: its deadline goes on.
     ///
     /// # Errors
     /// A row has other outputs alone; or the device broke.
@@ -164,7 +167,11 @@ impl RowsAlone {
             Ok(in_batch.into_iter().zip(alone).map(|(in_batch, alone)| Pair { in_batch, alone }).collect())
         };
         let n_outputs = model.outputs.len();
-        let within = if self.is_in_turn() { ran.took.max(AT_FIRST / 2) } else { ran.took };
+        let within = match self.comparisons {
+            0 => ran.took.max(FIRST_BATCH),
+            _ if self.is_in_turn() => ran.took.max(AT_FIRST / 2),
+            _ => ran.took,
+        };
         let (compared, pairs) = match pairs(rows, at_least, n_outputs, within, of_row) {
             Ok(pairs) => pairs,
             Err(error) if [RunErrorKind::Mixed, RunErrorKind::Device].contains(&error.kind) => {
