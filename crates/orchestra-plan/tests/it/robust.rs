@@ -60,7 +60,7 @@ fn a_long_file_is_planned_or_explained_in_a_time_that_grows_with_its_length() {
         "{}",
         diags.errors().count()
     );
-    // A file of someone else's can have any number of faults, so a text shows the first thousand.
+    // A text shows the first thousand faults of a file.
     assert!(report.len() < 1 << 20 && report.contains("more are not shown"), "{} bytes", report.len());
     let stage = |n: usize| {
         let from = if n == 0 { "scans".to_owned() } else { format!("f{}", n - 1) };

@@ -172,7 +172,10 @@ fn a_file_of_another_sink_cannot_be_called_as_a_part() {
 #[cfg(not(feature = "parquet"))]
 #[test]
 fn a_program_without_parquet_says_which_feature_it_needs() {
-    let place = parquet();
+    let mut place = Workplace::with_pictures(1);
+    place
+        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
+        .add("[sinks.table]\nkind = \"parquet\"\nfrom = \"pixels\"");
     place.write_workflow();
     let options = PlanOptions::default();
     let (plan, diagnostics) =
