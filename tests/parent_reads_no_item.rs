@@ -126,6 +126,11 @@ fn of_kind(kind: &str) -> Option<Vec<(&'static str, &'static str, &'static str)>
     let sum = "kind = \"argmax\"\nfrom = \"scans\"";
     Some(match kind {
         "images" => vec![("manifest = \"list.txt\"", "images", picture)],
+        "files" => vec![(
+            "manifest = \"list.txt\"",
+            "images",
+            "kind = \"select\"\nfrom = \"scans\"\ncolumns = { t = \"path\", size = \"size\" }",
+        )],
         "jsonl" => vec![
             (
                 "paths = [\"rows.jsonl\"]",

@@ -21,6 +21,7 @@ pub fn builtin() -> Kinds {
     Kinds {
         sources: vec![
             Arc::new(Typed::<sources::images::Images>::kind()),
+            Arc::new(Typed::<sources::files::Files>::kind()),
             Arc::new(Typed::<sources::tensors::Tensors>::kind()),
             Arc::new(Typed::<sources::jsonl::JsonLines>::kind()),
             Arc::new(Typed::<sources::csv::Csv>::kind()),

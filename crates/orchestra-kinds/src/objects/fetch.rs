@@ -41,8 +41,7 @@ impl ReadObject for Reader {
         match read.map_err(|trouble| trouble.refusal(url))? {
             bytes if bytes > LARGEST_FILE_BYTES => {
                 let text = String::from_utf8_lossy(url);
-                let error =
-                    format!("`{text}` has {bytes} bytes or more, more than a picture file can have (1 GiB)");
+                let error = format!("`{text}` has {bytes} bytes or more, more than is read of one (1 GiB)");
                 Err(Refusal { kind: FailureKind::TooLarge, error })
             }
             _ => Ok(()),

@@ -1,6 +1,7 @@
 //! `[sources.*]`: one file per kind. What several of them read with is in `reading/`.
 
 pub mod csv;
+pub mod files;
 pub mod images;
 pub mod jsonl;
 pub mod parquet;

@@ -1,4 +1,4 @@
-//! Opens files of items, only regular ones; and reads picture files whole, none that is larger than a picture can be. It never looks at what
+//! Opens files of items, only regular ones; and reads files whole, none that is larger than a picture can be. It never looks at what
 //! they hold.
 
 use std::alloc::Layout;
@@ -91,8 +91,7 @@ fn read_opened(opened: io::Result<(File, u64)>, path: &Path, buffer: &mut Vec<u8
     };
     let (file, len) = opened.map_err(read)?;
     if len > LARGEST_FILE_BYTES {
-        let error =
-            format!("`{}` has {len} bytes, more than a picture file can have (1 GiB)", path.display());
+        let error = format!("`{}` has {len} bytes, more than is read of one (1 GiB)", path.display());
         return Err(Refusal { kind: FailureKind::TooLarge, error });
     }
     read_whole(&file, len, buffer).map_err(read)
