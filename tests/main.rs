@@ -64,6 +64,7 @@ mod part_kills;
 mod pictures;
 mod poison;
 mod post_stages;
+mod python_columns;
 mod python_stage;
 mod read_text;
 mod refine;

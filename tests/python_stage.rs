@@ -602,11 +602,11 @@ print(*sorted(name for name in {name.split(".")[0] for name in names} if importl
 "#;
 
 #[test]
-fn the_file_that_a_script_imports_has_at_most_320_lines_and_needs_numpy_alone() {
+fn the_file_that_a_script_imports_has_at_most_400_lines_and_needs_numpy_alone() {
     let Some(python) = python() else { return };
     let client = repository().join("clients/python");
     let text = fs::read_to_string(client.join("orchestra.py")).unwrap();
-    assert!(text.lines().count() <= 320 && text.lines().all(|line| line.len() <= 160), "it has grown");
+    assert!(text.lines().count() <= 400 && text.lines().all(|line| line.len() <= 160), "it has grown");
     let mut packages = Command::new(python);
     packages.args(["-I", "-S", "-c", PACKAGES]).arg(client.join("orchestra.py"));
     let packages = packages.output().unwrap();
@@ -650,6 +650,13 @@ fn tried_out_by_hand_a_stage_says_what_it_takes_and_gives_or_what_is_wrong_with_
             &["x=int64:4"],
             0,
             "declare outputs={\"y\": (\"int64\", [])}\nf takes x int64[4] for each row\nf gives y int64[] ",
+            "",
+        ),
+        (
+            stage("", "return {'y': [len(one) for one in x], 'z': [one + '!' for one in x]}"),
+            &["x=text"],
+            0,
+            "declare outputs={\"y\": (\"int64\", []), \"z\": \"text\"}\nf takes x text for each row\nf gives y int64[], z text ",
             "",
         ),
         fails(

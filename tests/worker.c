@@ -135,7 +135,7 @@ int main(void) {
 
     // Hello
     put_int(&f, 0);
-    put_int(&f, 13);
+    put_int(&f, 14);
     put_text(&f, build != NULL ? build : "");
     put_int(&f, (uint64_t)getpid());
     put_int(&f, devices != NULL);

@@ -9,7 +9,7 @@ In workers this file speaks docs/guide/worker-protocol.md for the script. `pytho
 import ast, atexit, contextlib, ctypes, faulthandler, hashlib, importlib.util, inspect, json, mmap, operator  # noqa: E401
 import os, select, socket, struct, sys, threading, time, traceback  # noqa: E401
 
-PROTOCOL = 13
+PROTOCOL = 14
 DTYPES = ["float32", "float16", "int64", "int32", "uint8", "bool", "float64", "int16"]  # Their places are their numbers in frames.
 SHORT = {"f32": "float32", "f16": "float16", "i64": "int64", "i32": "int32", "u8": "uint8", "f64": "float64", "i16": "int16"}
 _stages = []
@@ -22,12 +22,14 @@ class ItemError(Exception):
         super().__init__(f"row {row}: {why}")
         self.row, self.why = operator.index(row), why
 
-def stage(code=None, *, outputs=None, inputs=None, batch=None, gpu=False):
+def stage(code=None, *, outputs=None, inputs=None, batch=None, gpu=False, each=False):
     """Makes a stage of a function, or of a class with `__call__`, which is made once in each worker. `outputs` and `inputs` are
-    `{"name": ("float32", [3, None])}`: type and shape of a row, with `None` where an output is known after the call and an input is any.
-    Inputs that are not declared may be anything. `batch`: the most rows of a call. `gpu`: it runs on the GPUs of the run."""
+    `{"name": ("float32", [3, None])}`: type and shape of a row, with `None` where an output is known after the call and an input is any; an output
+    may be `"text"`, a list of `str`. Inputs that are not declared may be any column: what is no array of one shape comes as a list, for each
+    row `str`, `bytes`, an array (of a picture `[height, width, channels]`), a list of dicts, or `None` where it is missing.
+    `batch`: the most rows of a call. `gpu`: it runs on the GPUs of the run. `each`: it is a function of one row, and an error fails that row."""
     if code is None:
-        return lambda code: stage(code, outputs=outputs, inputs=inputs, batch=batch, gpu=gpu)
+        return lambda code: stage(code, outputs=outputs, inputs=inputs, batch=batch, gpu=gpu, each=each)
     is_class = inspect.isclass(code)
     parameters = list(inspect.signature(code.__call__ if is_class else code).parameters.values())[is_class:]
     names = [p.name for p in parameters if p.default is p.empty]  # What has a default is no input.
@@ -35,11 +37,13 @@ def stage(code=None, *, outputs=None, inputs=None, batch=None, gpu=False):
         raise TypeError(f"{code.__name__}: each input must be an argument of its own; `inputs` may name these alone: {', '.join(names)}")
     takes = [_tensor(name, (inputs or {}).get(name, (None, None))) for name in names]
     gives = None if outputs is None else [_tensor(name, of) for name, of in outputs.items()]
-    _stages.append({"name": code.__name__, "inputs": takes, "outputs": gives, "batch": batch, "gpu": gpu, "code": code})
+    _stages.append({"name": code.__name__, "inputs": takes, "outputs": gives, "batch": batch, "gpu": gpu, "each": each, "code": code})
     if code.__module__ == "__main__" and "--check" in sys.argv and len(_stages) == 1:
         atexit.register(_check)  # The rest of the script is there then.
     return code
 def _tensor(name, of):
+    if of in ("text", str):
+        return {"name": name, "dtype": "text", "shape": []}
     dtype, shape = SHORT.get(of[0], getattr(of[0], "__name__", of[0])), of[1]
     if (dtype, shape) != (None, None) and dtype not in DTYPES:
         raise TypeError(f"`{name}` cannot be {dtype}; types are {', '.join(DTYPES)}")
@@ -79,13 +83,35 @@ def _describe(to, script, *name):  # What the planner asks for: the declaration,
     except BaseException as error:
         answer = {"error": _words(error)}
     os.write(to, json.dumps(answer).encode())
+def _made(of):  # What is called with a batch.
+    code = of["code"]() if inspect.isclass(of["code"]) else of["code"]
+    def batch(**inputs):
+        given = []
+        for row, values in enumerate(zip(*inputs.values())):
+            try:
+                given.append(code(**dict(zip(inputs, values))))
+            except Exception as error:
+                if _is_memory(error):
+                    raise
+                raise ItemError(row, error.why if isinstance(error, ItemError) else _words(error)) from error
+            if not isinstance(given[-1], dict) or given[-1].keys() != given[0].keys():
+                return given[-1]
+        return {name: [one[name] for one in given] for name in given[0]}
+    return batch if of["each"] else code
 def _called(code, rows, inputs, outputs):  # The arrays of the outputs, in their order, and checked: as many rows, of the declared type and shape.
     given, arrays = code(**inputs), []
     if not isinstance(given, dict) or given.keys() != {one["name"] for one in outputs}:
         given = list(given) if isinstance(given, dict) else type(given).__name__
         raise ValueError(f"it must give a dict of {[one['name'] for one in outputs]}, and gave {given}")
     for one, value in [(one, given[one["name"]]) for one in outputs]:
-        array, dtype, shape = np.asarray(value), one["dtype"], [rows, *one["shape"]]
+        if one["dtype"] == "text":
+            arrays.append(_texts(one["name"], rows, value))
+            continue
+        try:
+            array, dtype, shape = np.asarray(value), one["dtype"], [rows, *one["shape"]]
+        except ValueError as error:  # A list of arrays of several shapes.
+            error.kind = 4 if rows > 1 else 1
+            raise
         if array.ndim != len(shape) or any(want not in (None, n) for want, n in zip(shape, array.shape)):
             error = ValueError(f"output `{one['name']}` of {rows} rows must have the shape {shape}, and has {[*array.shape]}")
             error.kind = 4 if rows > 1 else 1  # Each row runs alone, since a part of the batch might fit by chance.
@@ -94,7 +120,18 @@ def _called(code, rows, inputs, outputs):  # The arrays of the outputs, in their
             raise ItemError(row, f"output `{one['name']}` is masked at {place} of its row: say what stands there, with .filled(..)")
         arrays.append(array if array.dtype == dtype else _converted(array, one["name"], np.dtype(dtype)))
     return arrays
+def _texts(name, rows, texts):
+    if isinstance(texts, str) or len(texts) != rows:
+        error = ValueError(f"output `{name}` of {rows} rows must be a list of as many texts, and is {type(texts).__name__} of {len(texts)}")
+        error.kind = 4 if rows > 1 else 1
+        raise error
+    for row, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ItemError(row, f"output `{name}` is declared as text, and is {type(text).__name__}: use str(..)")
+    return np.array([str(text) for text in texts], dtype=object)
 def _differs(mine, alone, gpu):  # What a row has in its batch is not what it has alone, beyond what is rounded otherwise in another size; or None.
+    if isinstance(mine, str) or mine.dtype == object:  # A text, or texts.
+        return None if np.array_equal(mine, alone) else f"{str(mine)[:80]!r} in its batch, and {str(alone)[:80]!r} alone"
     if mine.shape != alone.shape:
         return f"the shape {[*mine.shape]} in its batch, and {[*alone.shape]} alone"
     part, least = (1e-2, 1e-3) if gpu or mine.dtype == "float16" else (2e-4, 1e-5)
@@ -132,6 +169,19 @@ class _Bytes:  # Reads what bincode wrote: integers of variable length, little-e
         return [item() for _ in range(self.int())]
     def dim(self):
         return self.int() if self.int() == 0 else None
+    def value(self, of):  # A value of a row; a list of rows is one of dicts, by the names of its columns.
+        kind = self.int()
+        if kind == 0:
+            _, dtype, shape = self.text(), DTYPES[self.int()], self.list(self.int)
+            return np.frombuffer(self.text(), dtype).reshape(shape)[()]
+        if kind == 1:
+            return self.list(lambda: {"label": self.text().decode(), "class": self.int(), "score": struct.unpack("<f", self.text(4))[0]})
+        if kind == 4:
+            columns = of.get("optional", of)["list"]
+            rows = self.list(lambda: [(column, self.value(column["ty"])) for column in columns[:self.int()]])
+            return [{column["name"]: value for column, value in row if column["ty"] != "placement"} for row in rows]
+        given = self.text()
+        return given.decode() if kind == 2 else given if kind == 3 else None
     def region(self):
         name, dtype, shape, _ = self.text().decode(), DTYPES[self.int()], self.list(self.dim), self.dim()
         return {"name": name, "dtype": dtype, "shape": shape, "offset": self.int(), "row_bytes": self.int()}
@@ -185,16 +235,17 @@ class _Worker:
     def serve(self, script, *name):
         frame, began = self.frame(), time.perf_counter_ns()
         _, told, self.device = frame.int(), json.loads(frame.text()), frame.int() and frame.text()
-        self.outputs = [_tensor(one["name"], (one["dtype"], one["shape"])) for one in told["outputs"]]
+        self.outputs = [_tensor(one["name"], "text" if one["dtype"] == "text" else (one["dtype"], one["shape"])) for one in told["outputs"]]
+        self.values, self.lists = told["values"], {}  # Inputs that lie in no slot, and those of the run.
         threads, _, _ = frame.int(), frame.int(), frame.list(frame.int)
         _, slots, self.inputs = frame.int(), frame.int(), frame.list(frame.region)
         self.places, self.steps = frame.list(lambda: frame.list(frame.region)), (frame.int(), frame.int())  # An option is a list.
         self.dynamic = [at for at, place in enumerate(self.places) if not place]
         [os.environ.setdefault(f"{who}_NUM_THREADS", str(threads)) for who in ("OMP", "OPENBLAS", "MKL")]
         try:
-            code = _load(script, *name)["code"]
-            self.code = code() if inspect.isclass(code) else code
-            [one.update(dtype=np.dtype(one["dtype"])) for one in (*self.outputs, *self.inputs, *sum(self.places, []))]
+            of = _load(script, *name)
+            self.code, self.is_unsteady = _made(of), of["each"]  # A row that is called alone has nothing of others.
+            [one.update(dtype=np.dtype(one["dtype"])) for one in (*self.outputs, *self.inputs, *sum(self.places, [])) if one["dtype"] != "text"]
             memory = zip((4, 5), self.steps, (mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE))
             self.maps = [step and mmap.mmap(fd, -(-step * slots // 4096) * 4096, prot=kind) for fd, step, kind in memory]
             self.device and _lock_pages(self.maps)
@@ -204,15 +255,20 @@ class _Worker:
         loaded = _int(1, 1) + _text("cuda" if self.device else "cpu") + _int(1)  # One node on one provider.
         loaded += _text(f"python {sys.version.split()[0]}, numpy {np.__version__}") + _int(0, time.perf_counter_ns() - began, self.rss)
         self.send(loaded)
-        while (frame := self.frame()).int() == 1:
-            self.run(*(frame.int() for _ in range(6)))
+        while (kind := (frame := self.frame()).int()) in (1, 2):
+            self.run(*(frame.int() for _ in range(6)), frame if kind == 2 else None)
         os._exit(76)  # It is no `Run`.
-    def run(self, batch, _, slot, output_slot, first, rows):
+    def run(self, batch, _, slot, output_slot, first, rows, beside):
         spent, broken = [0, 0, 0], False
         try:
+            beside = beside and _Bytes(beside.text())
+            values = [[beside.value(of["ty"]) for of in self.values] for _ in range(rows)] if beside else []
+            self.lists = {of["name"]: list(column) for of, column in zip(self.values, zip(*values))}
             arrays, took = self.call(slot, output_slot, first, rows, spent), spent[1] / 1e9
             answer = _int(3, batch, len(arrays))
             for at, array in zip(self.dynamic, arrays):
+                if array.dtype == object:  # Texts: the bytes of each behind their number.
+                    array = np.frombuffer(b"".join(len(t).to_bytes(4, "little") + t for t in (text.encode() for text in array)), "u1")
                 answer += _int(at, DTYPES.index(array.dtype.name), array.ndim, *array.shape) + _text(array.tobytes())
             answer += _int(*spent, self.rss)
             self.compare(slot, output_slot, first, rows, took, arrays)
@@ -225,13 +281,13 @@ class _Worker:
             answer = _int(5, batch, *([2] if broken else kind)) + _text(why) + _int(*spent)
         self.send(answer), broken and os._exit(71)
     def call(self, slot, output_slot, first, rows, spent):  # Outputs of fixed shape go to their slot; the others are given back.
-        inputs, began = {at["name"]: self.rows(0, slot, at, first, rows) for at in self.inputs}, time.perf_counter_ns()
+        inputs, began = self.given(slot, first, 0, rows), time.perf_counter_ns()
         arrays, ran, dynamic = _called(self.code, rows, inputs, self.outputs), time.perf_counter_ns(), []
         for array, place, output in zip(arrays, self.places, self.outputs):
             if place:
                 self.rows(1, output_slot, place[0], first, rows)[...] = array
             else:
-                dynamic.append(array.astype(output["dtype"], copy=False))
+                dynamic.append(array if array.dtype == object else array.astype(output["dtype"], copy=False))
         spent[1] += ran - began
         spent[2] += time.perf_counter_ns() - ran
         return dynamic
@@ -251,7 +307,7 @@ class _Worker:
         self.spent, self.n_compared = self.spent + time.perf_counter() - began, self.n_compared + 1
     def differs(self, batch, slot, first, row):
         def alone():
-            return [np.array(a) for a in _called(self.code, 1, {at["name"]: self.rows(0, slot, at, first + row, 1) for at in self.inputs}, self.outputs)]
+            return [np.array(a) for a in _called(self.code, 1, self.given(slot, first, row, 1), self.outputs)]
         try:
             one = alone()
             found = [_differs(mine[row], of[0], self.device) for mine, of in zip(batch, one)]
@@ -261,6 +317,9 @@ class _Worker:
             return None if self.is_unsteady else next(f"its output `{out['name']}` has {why}" for out, why in zip(self.outputs, found) if why)
         except Exception as error:  # A row that fails alone tells nothing, but for its shape.
             return str(error) + " alone" if getattr(error, "kind", None) else None
+    def given(self, slot, first, row, rows):  # To the function, from this row of the run on.
+        arrays = {at["name"]: self.rows(0, slot, at, first + row, rows) for at in self.inputs}
+        return arrays | {name: of[row:row + rows] for name, of in self.lists.items()}
     def rows(self, side, slot, at, first, rows):  # Of a tensor where they lie: in the inputs (side 0), which are read-only, or in the outputs.
         offset = self.steps[side] * slot + at["offset"] + at["row_bytes"] * first
         return np.ndarray((rows, *at["shape"]), at["dtype"], self.maps[side], offset)
@@ -280,19 +339,25 @@ def _check():
         rows, outputs = of["batch"] or 8, of["outputs"]
         for one in of["inputs"]:
             dtype, _, shape = said.get(one["name"], "").partition(":")
+            if dtype == "text":
+                inputs[one["name"]] = [""] * rows
+                continue
             one = _tensor(one["name"], (dtype, [int(n) for n in shape.split(",") if n])) if dtype else one
             if one["shape"] is None:
-                raise ValueError(f"say what `{one['name']}` is: --check {one['name']}=float32:3,32,32, or `inputs` of the decorator")
+                raise ValueError(f"say what `{one['name']}` is: --check {one['name']}=float32:3,32,32 or {one['name']}=text, or `inputs` of the decorator")
             inputs[one["name"]] = np.zeros([rows, *(n or 1 for n in one["shape"])], one["dtype"])
-        code = of["code"]() if inspect.isclass(of["code"]) else of["code"]
+        code = _made(of)
         if outputs is None:
-            outputs = [_tensor(name, (str(a.dtype), a.shape[1:])) for name, a in code(**inputs).items()]
-            print("declare outputs={" + ", ".join(f'"{o["name"]}": ("{o["dtype"]}", {o["shape"]})' for o in outputs) + "}")
+            given = [(name, value, np.asarray(value)) for name, value in code(**inputs).items()]
+            outputs = [_tensor(name, "text" if array.dtype.kind in "UO" else (str(array.dtype), array.shape[1:])) for name, _, array in given]
+            shown = ['"text"' if o["dtype"] == "text" else f'("{o["dtype"]}", {o["shape"]})' for o in outputs]
+            print("declare outputs={" + ", ".join(f'"{o["name"]}": {of}' for o, of in zip(outputs, shown)) + "}")
         _called(code, rows, inputs, outputs)
         began = time.perf_counter()
         arrays, took = _called(code, rows, inputs, outputs), time.perf_counter() - began
         for word, named in (("takes", inputs.items()), ("gives", zip((o["name"] for o in outputs), arrays))):
-            print(of["name"], word, ", ".join(f"{name} {a.dtype}{[*a.shape[1:]]}" for name, a in named), "for each row")
+            shown = [f"{name} " + ("text" if isinstance(a, list) or a.dtype == object else f"{a.dtype}{[*a.shape[1:]]}") for name, a in named]
+            print(of["name"], word, ", ".join(shown), "for each row")
         print(f"{rows} rows of zeros take {took * 1e3:.3f} ms")
     except BaseException as error:
         status = int(not isinstance(error, ItemError))  # It may reject zeros.

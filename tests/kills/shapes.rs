@@ -203,35 +203,32 @@ pub const LOOP: Shape = Shape {
 pub const BUCKET: Shape =
     Shape { name: "bucket", write: |place, n| blocks(place, n, "paths = [\"s3://bucket/*.png\"]"), ..PLAIN };
 
-/// A function in Python.
+/// A function in Python, of a number in a slot and of a text beside it.
 pub const PYTHON: Shape = Shape {
     name: "python",
     source: "x",
     write: |place, n| {
         let Some(python) = python() else { return false };
-        write_array(place, n, 4, |row, column| 4 * row + column + 1);
+        let rows: String = (0..n).map(|row| format!("{row},row {row}\n")).collect();
+        fs::write(place.path("x.csv"), format!("number,name\n{rows}")).unwrap();
         fs::create_dir_all(place.path("gate")).unwrap();
-        let script = TWICE.replace("GATE", place.path("gate").to_str().unwrap());
+        let script = ONE_MORE.replace("GATE", place.path("gate").to_str().unwrap());
         fs::write(place.path("stage.py"), script).unwrap();
+        let source = "kind = \"csv\"\npaths = [\"x.csv\"]\ncolumns = { number = \"i64\", name = \"text\" }";
         let stage = format!(
             "kind = \"python\"\nfrom = \"x\"\nscript = \"stage.py\"\npython = {python:?}\nsandbox_write = [\"gate\"]\n\
              batch = {{ max = {BATCH} }}"
         );
-        write_over_array(place, "", &stage)
+        write_stage(place, source, "", &stage)
     },
-    shows: |record, index| {
-        let twice: Vec<f32> = (1..=4).map(|column| (2 * (4 * index + column)) as f32).collect();
-        record["result"]
-            == json!({ "twice": { "dtype": "f32", "shape": [4], "data": twice }, "sum": 16 * index + 10 })
-    },
+    shows: |record, index| record["result"] == json!({ "said": format!("row {index}!"), "sum": index + 1 }),
     ..PLAIN
 };
 
-/// Twice the row, and its sum; with the gate of the trap operator. A row alone goes through: a worker compares it with what it had in its batch, and would
+/// The text with a mark, and the number after the row's; with the gate of the trap operator. A row alone goes through: a worker compares it with what it had in its batch, and would
 /// stand there with a batch that is done.
-const TWICE: &str = r#"
+const ONE_MORE: &str = r#"
 import os, time
-import numpy as np
 import orchestra
 
 def gate(rows):
@@ -248,11 +245,11 @@ def gate(rows):
         while os.path.exists("GATE/limit"):
             time.sleep(0.005)
 
-@orchestra.stage(batch=8, outputs={"twice": ("float32", [4]), "sum": ("int64", [])})
-def twice(x):
-    if len(x) > 1 and x.any():
-        gate(len(x))
-    return {"twice": 2 * x, "sum": x.sum(axis=1).astype(np.int64)}
+@orchestra.stage(batch=8, outputs={"said": "text", "sum": ("int64", [])})
+def one_more(name, number):
+    if len(name) > 1:
+        gate(len(name))
+    return {"said": [f"{text}!" for text in name], "sum": number + 1}
 "#;
 
 impl Shape {
@@ -321,9 +318,14 @@ fn write_parts(place: &Workplace, n: u64) -> bool {
 
 /// A workflow of one stage over `x.npy`.
 fn write_over_array(place: &Workplace, model: &str, stage: &str) -> bool {
+    write_stage(place, "kind = \"tensors\"\npaths = [\"x.npy\"]", model, stage)
+}
+
+/// A workflow of one stage.
+fn write_stage(place: &Workplace, source: &str, model: &str, stage: &str) -> bool {
     fs::create_dir_all(place.path("gate")).unwrap();
     place.write(format!(
-        "version = 1\n[sources.x]\nkind = \"tensors\"\npaths = [\"x.npy\"]\n{model}\n[stages.y]\n{stage}\n\
+        "version = 1\n[sources.x]\n{source}\n{model}\n[stages.y]\n{stage}\n\
          [sinks.results]\nkind = \"jsonl\"\nfrom = \"y\"\n[devices]\nuse = [\"cpu\"]\n{LIMITS}"
     ));
     true

@@ -3,7 +3,7 @@
 use bincode::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
-use crate::tensor::TensorSpec;
+use crate::tensor::{DType, Dim, TensorSpec};
 
 /// Where the items of a batch lie in an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Encode, Decode, Serialize, Deserialize)]
@@ -44,6 +44,17 @@ impl ReadOutput {
     pub fn rows(tensor: TensorSpec) -> Self {
         let rank = Some(1 + tensor.row.len());
         Self { tensor, batch: BatchAxis::FIRST, rank, is_text: false, is_copied: false }
+    }
+
+    /// A text for each item.
+    pub fn texts(name: &str) -> Self {
+        let tensor = TensorSpec {
+            name: name.to_owned(),
+            dtype: DType::U8,
+            row: vec![Dim::Dynamic],
+            batch: Dim::Dynamic,
+        };
+        Self { rank: None, is_text: true, ..Self::rows(tensor) }
     }
 
     /// Whether nodes behind the model have to make rows of it, one behind the other, in memory of its own.

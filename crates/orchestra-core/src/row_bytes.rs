@@ -55,7 +55,9 @@ impl<'a> StoredValue<'a> {
         })
     }
 
-    fn of_owned(value: &'a OwnedValue) -> Result<Self, Refusal> {
+    /// # Errors
+    /// The value is a picture, or holds one.
+    pub fn of_owned(value: &'a OwnedValue) -> Result<Self, Refusal> {
         Ok(match value {
             OwnedValue::Picture(_) => return Err(picture()),
             OwnedValue::Labels(labels) => {

@@ -92,7 +92,10 @@ fn check_plan(plan: &Plan, options: &PlanOptions) {
                 }
             }
             Shape::Batch(infer) => {
-                assert_eq!(stage.reads.len(), plan.models[infer.model.index()].inputs.len());
+                assert_eq!(
+                    stage.reads.len(),
+                    plan.models[infer.model.index()].inputs.len() + infer.values.len()
+                );
                 assert!(infer.layout.total_bytes() > 0 && infer.max_batch > 0);
                 assert!(!infer.workers.is_empty() || options.offline);
                 assert!(infer.workers.iter().all(|w| w.count > 0 && w.device.index() < plan.devices.len()));

@@ -295,11 +295,11 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
     let model = &plan.models[batch.model.index()];
     let name = &stage.name;
     let show = |column: &Column| {
-        let tensor = column.ty.tensor()?;
+        let Some(tensor) = column.ty.tensor() else { return format!("{} {}", column.name, column.ty) };
         let of = if matches!(column.ty, ColumnType::Largest { .. }) { "the largest of " } else { "" };
-        Some(format!("{of}{} {tensor}", tensor.name))
+        format!("{of}{} {tensor}", tensor.name)
     };
-    let outputs: Vec<String> = stage.gives.0.iter().filter_map(show).collect();
+    let outputs: Vec<String> = stage.gives.whole().map(show).collect();
     writeln!(
         out,
         "  {} {name} <- {}: model {}, gives {}",
@@ -311,7 +311,15 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
     if let Some(iteration) = &batch.iteration {
         writeln!(out, "    loop: {}", iteration::described(iteration, model, &batch.outputs))?;
     }
-    write_carried(out, plan, &batch.carries)?;
+    if !batch.values.is_empty() {
+        let value = |column: &Column| format!("`{}` {}", column.name, column.ty);
+        writeln!(
+            out,
+            "    beside its slots: {}",
+            batch.values.iter().map(value).collect::<Vec<_>>().join(", ")
+        )?;
+    }
+    write_carried(out, plan, &batch.carries[batch.values.len()..])?;
     let rows = match batch.fixed_batch {
         Some(n) => format!("always {n} (smaller ones are padded)"),
         None => format!("up to {}", batch.max_batch),

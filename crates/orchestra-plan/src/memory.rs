@@ -24,6 +24,9 @@ const OPEN_BYTES: u64 = 2 << 30;
 const LEAST_ANSWER: u64 = 1 << 20;
 const LEAST_CARRIED: u64 = 16 << 20;
 
+/// The most that the rows which are carried to a program may take: all values of a batch are one frame, in which pictures find room beside them.
+const MOST_TOLD: u64 = 256 << 20;
+
 /// What loaders may take for decoding where the memory of the machine is not known.
 pub(crate) const LOADER_BYTES: u64 = 4 << 30;
 
@@ -128,7 +131,8 @@ impl SlotMemory {
                 batch.answer_bytes = bytes(share / answers as u64, LEAST_ANSWER);
             }
             if !batch.carries.is_empty() {
-                batch.carried_bytes = bytes(share, LEAST_CARRIED);
+                let most = if batch.values.is_empty() { u64::MAX } else { MOST_TOLD };
+                batch.carried_bytes = bytes(share.min(most), LEAST_CARRIED);
             }
         }
         if let Some(limit) = self.limit {

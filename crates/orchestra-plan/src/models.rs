@@ -119,14 +119,14 @@ fn connect_program(
         digest,
         file_digest: digest,
         inputs: inputs.into_iter().map(tensor).collect(),
-        outputs,
+        outputs: outputs.iter().map(|output| output.tensor.clone()).collect(),
         memory: model.memory.as_ref().map(|m| m.value),
         tf32: model.tf32,
         sandbox: rules,
         code: Some(code),
         ..ModelPlan::default()
     };
-    Ok(KnownModel { plan, open_inputs, max_batch, on_cores: !gpu, ..KnownModel::default() })
+    Ok(KnownModel { plan, open_inputs, gives: outputs, max_batch, on_cores: !gpu, ..KnownModel::default() })
 }
 
 fn sandbox_rules(model: &ModelNode, cx: &Cx<'_>) -> SandboxRules {

@@ -297,9 +297,9 @@ fn remedy(what: &str, has_zip_map: bool) -> String {
 
 impl StageOutput {
     /// An output of a program, which gives what it says.
-    pub(crate) fn of_program(tensor: TensorSpec) -> Self {
-        let declared = tensor.to_string();
-        Self { read: ReadOutput::rows(tensor), standing: Standing::Known, declared }
+    pub(crate) fn of_program(read: ReadOutput) -> Self {
+        let declared = read.tensor.to_string();
+        Self { read, standing: Standing::Known, declared }
     }
 
     /// The column that a stage gives of it.

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use orchestra_core::{Code, SandboxMode, StageId, TensorSpec};
+use orchestra_core::{Code, ReadOutput, SandboxMode, StageId, TensorSpec};
 use orchestra_store::Watch;
 
 pub(crate) use self::read::{read, tasks_as_written};
@@ -140,6 +140,8 @@ pub(crate) struct KnownModel {
     pub opset: i64,
     /// Per input: whether it takes any tensor of fixed shape.
     pub open_inputs: Vec<bool>,
+    /// Outputs of a program; none of a model file.
+    pub gives: Vec<ReadOutput>,
     /// Rows of a batch, where the stage does not say it.
     pub max_batch: Option<u64>,
     /// It runs on the cores, whatever the machine has.

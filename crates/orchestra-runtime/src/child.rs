@@ -26,6 +26,8 @@ const COUNT_EVERY: Duration = Duration::from_millis(250);
 /// It may run so many threads, which no library comes near: those of all processes of a user have a limit, and the run has to start some, too.
 static MOST_THREADS: LazyLock<u64> =
     LazyLock::new(|| 1024 + 16 * available_parallelism().map_or(1, |cores| cores.get() as u64));
+/// Bytes that are kept for the next frames.
+const KEPT: usize = 1 << 20;
 /// Bytes of its frames that are read at once.
 const READ_AT_ONCE: usize = 64 << 10;
 
@@ -58,7 +60,7 @@ impl<F: Frame> Child<F> {
             next_look: Instant::now() + LOOK_EVERY,
             next_count: Instant::now(),
         };
-        (child, FrameSender { writer: Some(writer), bytes: Vec::new() })
+        (child, FrameSender { writer: Some(writer), bytes: Vec::new(), written: 0 })
     }
 
     /// Frames of outputs that are larger count as a batch for which there was no memory.
@@ -147,19 +149,40 @@ impl<F: Frame> Child<F> {
 pub struct FrameSender {
     /// `None`: our side is closed, or the process is gone.
     writer: Option<Box<dyn AsyncWrite + Send + Sync + Unpin>>,
+    /// Frames that wait, of which so many bytes are written.
     bytes: Vec<u8>,
+    written: usize,
 }
 
 impl FrameSender {
     /// Writes a frame. That the process is gone is no error: the end of its own frames tells that.
     pub async fn send(&mut self, frame: &impl Frame) -> Result<(), CodecError> {
-        let Some(writer) = &mut self.writer else { return Ok(()) };
-        self.bytes.clear();
-        encode(frame, &mut self.bytes)?;
-        if writer.write_all(&self.bytes).await.is_err() {
-            self.writer = None;
-        }
+        self.queue(frame)?;
+        self.flush().await;
         Ok(())
+    }
+
+    /// Has `flush` write a frame.
+    pub fn queue(&mut self, frame: &impl Frame) -> Result<(), CodecError> {
+        encode(frame, &mut self.bytes)
+    }
+
+    /// Whether frames wait for [`FrameSender::flush`].
+    pub fn is_behind(&self) -> bool {
+        !self.bytes.is_empty()
+    }
+
+    /// Writes what waits. May be dropped and called again.
+    pub async fn flush(&mut self) {
+        while let Some(writer) = self.writer.as_mut().filter(|_| self.written < self.bytes.len()) {
+            match writer.write(&self.bytes[self.written..]).await {
+                Ok(n @ 1..) => self.written += n,
+                Ok(_) | Err(_) => self.writer = None,
+            }
+        }
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT);
+        self.written = 0;
     }
 
     /// Closes our side, which tells the process to exit. Where that cannot be said, it is gone, or killed by the next deadline.

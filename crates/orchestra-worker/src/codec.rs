@@ -101,7 +101,11 @@ pub trait Frame: Encode + Decode<()> {
 }
 
 impl Frame for ToWorker {
-    const MAX_BYTES: usize = MAX_CONTROL_FRAME;
+    const MAX_BYTES: usize = MAX_FRAME;
+
+    fn max_bytes(first: u8) -> usize {
+        if first == Self::RUN_WITH_VALUES { MAX_FRAME } else { MAX_CONTROL_FRAME }
+    }
 }
 
 impl Frame for FromWorker {
@@ -141,9 +145,9 @@ impl Frame for FromWorker {
 pub fn encode<T: Frame>(frame: &T, out: &mut Vec<u8>) -> Result<(), CodecError> {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER]);
-    let mut body = Body { out, len: 0, max: T::MAX_BYTES };
+    let mut body = Body { out, len: 0, max: T::MAX_BYTES, max_of: T::max_bytes };
     let written = bincode::encode_into_std_write(frame, &mut body, config::standard());
-    let len = body.len;
+    let Body { len, max, .. } = body;
     match written {
         Ok(_) => {
             // MAX_BYTES is at most 1 GiB, so the length fits into 32 bits.
@@ -153,7 +157,7 @@ pub fn encode<T: Frame>(frame: &T, out: &mut Vec<u8>) -> Result<(), CodecError> 
         Err(error) => {
             out.truncate(start);
             match error {
-                _ if len > T::MAX_BYTES => Err(CodecError::TooLarge { len, max: T::MAX_BYTES }),
+                _ if len > max => Err(CodecError::TooLarge { len, max }),
                 error => Err(CodecError::Encode(error)),
             }
         }
@@ -165,10 +169,15 @@ struct Body<'a> {
     out: &'a mut Vec<u8>,
     len: usize,
     max: usize,
+    /// By the first of the bytes.
+    max_of: fn(u8) -> usize,
 }
 
 impl Write for Body<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let (0, Some(&first)) = (self.len, bytes.first()) {
+            self.max = (self.max_of)(first);
+        }
         self.len = self.len.saturating_add(bytes.len());
         if self.len > self.max {
             return Err(ErrorKind::FileTooLarge.into());

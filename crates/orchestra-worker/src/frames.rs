@@ -23,7 +23,7 @@ pub use orchestra_core::ledger::RunErrorKind;
 use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, MAX_RANK, OutputSlotId, SlotId};
 
 /// Raised with every change of a frame. Both sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 13;
+pub const PROTOCOL_VERSION: u32 = 14;
 
 /// What a worker shall load, and how it is to serve it: the same for every engine, but for `spec`.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
@@ -62,6 +62,14 @@ pub enum ToWorker {
     /// Once, after `Hello`.
     Load(Box<Load>),
     Run(Run),
+    /// A batch of a stage whose rows have values beside their slots: for each row, each of them as
+    /// [`StoredValue`](orchestra_core::row_bytes::StoredValue), one after the other.
+    RunWithValues(Run, Vec<u8>),
+}
+
+impl ToWorker {
+    /// What the bytes of a `RunWithValues` begin with: its place among the frames.
+    pub(crate) const RUN_WITH_VALUES: u8 = 2;
 }
 
 /// An output whose shape was only known after the run.

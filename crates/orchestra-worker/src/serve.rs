@@ -58,6 +58,9 @@ impl<E: Engine> Server<'_, E> {
             match frame {
                 ToWorker::Load(load) => self.load(&load)?,
                 ToWorker::Run(run) => self.run(&run)?,
+                ToWorker::RunWithValues(..) => {
+                    return Err(End::protocol("no engine of this program takes values"));
+                }
             }
         }
         Ok(())

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use orchestra_core::{DeviceKind, Program, SandboxMode, SandboxRules};
+use orchestra_core::{DeviceKind, Program, ReadOutput, SandboxMode, SandboxRules};
 use orchestra_onnx::probe::PROBE;
-use orchestra_plan::{AskProgram, ModelPlan};
+use orchestra_plan::{AskProgram, BatchPlan, ModelPlan};
 use orchestra_runtime::{EngineSpec, Launcher, ProcessLauncher};
 use orchestra_runtime::{Launched, WorkerMemory, inherited, with_standard_streams_alone};
 use orchestra_worker::program::{ConfinedProgram, PROGRAM};
@@ -32,13 +32,19 @@ pub(crate) struct ProgramEngine {
 }
 
 impl ProgramEngine {
-    pub fn new(launcher: &Arc<dyn Launcher>, model: &ModelPlan, program: &Program) -> Self {
-        let tensor = |tensor: &orchestra_core::TensorSpec| {
+    pub fn new(
+        launcher: &Arc<dyn Launcher>,
+        model: &ModelPlan,
+        batch: &BatchPlan,
+        program: &Program,
+    ) -> Self {
+        let output = |ReadOutput { tensor, is_text, .. }: &ReadOutput| {
             let shape: Vec<Option<usize>> = tensor.row.iter().map(|dim| dim.fixed()).collect();
-            serde_json::json!({ "name": tensor.name, "dtype": tensor.dtype.name(), "shape": shape })
+            let dtype = if *is_text { "text" } else { tensor.dtype.name() };
+            serde_json::json!({ "name": tensor.name, "dtype": dtype, "shape": shape })
         };
-        let outputs: Vec<_> = model.outputs.iter().map(tensor).collect();
-        let spec = serde_json::json!({ "outputs": outputs }).to_string().into_bytes();
+        let outputs: Vec<_> = batch.outputs.iter().map(output).collect();
+        let spec = serde_json::json!({ "outputs": outputs, "values": batch.values }).to_string().into_bytes();
         let (program, rules) = (program.clone(), model.sandbox.clone());
         Self { launcher: Arc::clone(launcher), program, rules, spec }
     }

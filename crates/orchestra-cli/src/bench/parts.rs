@@ -104,9 +104,9 @@ pub fn alone(plan: &Plan, id: StageId, rows: &Arc<ReadyRows>) -> Plan {
         stage.pipeline = PipelineId(0);
         match &mut stage.runs {
             Shape::Batch(batch) if other == id => {
-                batch.carries.clear();
                 let reads = (0..stage.reads.len()).map(|column| ColumnRef { from: source, column });
                 (stage.reads, stage.from) = (reads.collect(), vec![source]);
+                batch.carries = stage.reads[stage.reads.len() - batch.values.len()..].to_vec();
                 (stage.home, stage.within) = (source, Vec::new());
             }
             _ => nothing(stage),

@@ -90,6 +90,7 @@ fn named() -> Vec<(&'static str, Vec<u8>)> {
         ("load", body(ToWorker::Load(Box::new(load())))),
         ("load-gpu", body(ToWorker::Load(Box::new(load_on_a_gpu())))),
         ("run", body(ToWorker::Run(run()))),
+        ("run-with-values", body(ToWorker::RunWithValues(run(), vec![2, 1, b'a', 5, 0]))),
         ("stream-to", stream(&[ToWorker::Load(Box::new(load())), ToWorker::Run(run())])),
         ("hello", body(hello())),
         ("loaded", body(loaded.clone())),

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::kernel::{Grid, Scalar};
-use orchestra_core::{Code, DType, Element, Kernel, TensorSpec};
+use orchestra_core::{Code, DType, Element, Kernel, ReadOutput, TensorSpec};
 use orchestra_plan::keys::WORKERS;
 use orchestra_plan::tree::{Node, Value};
 use orchestra_plan::{
@@ -277,7 +277,7 @@ impl ProgramDraft for Unread {
             identity: serde_json::json!([&kernel, &kernel.source, &kernel.headers, &self.outputs])
                 .to_string(),
             inputs: self.inputs.iter().map(|input| (input.clone(), None)).collect(),
-            outputs: self.outputs.clone(),
+            outputs: self.outputs.iter().cloned().map(ReadOutput::rows).collect(),
             max_batch: None,
             gpu: true,
             code: Code::Kernel(kernel),

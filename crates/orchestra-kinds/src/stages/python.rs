@@ -4,7 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orchestra_core::{Code, DType, Dim, MAX_RANK, Program, SandboxMode, SandboxRules, TensorSpec};
+use orchestra_core::{
+    Code, DType, Dim, MAX_RANK, Program, ReadOutput, SandboxMode, SandboxRules, TensorSpec,
+};
 use orchestra_plan::keys::WORKERS;
 use orchestra_plan::{
     At, Draft, Drafted, Fields, FileKind, Files, Key, MAX_BATCH, ProgramContext, ProgramDraft, Reported,
@@ -95,6 +97,14 @@ struct Trouble {
 }
 
 impl Tensor {
+    /// What it gives, which may be a text.
+    fn output(&self) -> Option<ReadOutput> {
+        match self.dtype.as_deref() {
+            Some("text") => Some(ReadOutput::texts(&self.name)),
+            _ => self.spec().map(ReadOutput::rows),
+        }
+    }
+
     /// `None` where the script says nothing of it.
     fn spec(&self) -> Option<TensorSpec> {
         let (dtype, shape) = (self.dtype.as_ref()?, self.shape.as_ref()?);
@@ -123,9 +133,11 @@ impl ProgramDraft for Python {
         let program = self.program(&path, &folder, &interpreter, context.host, "worker");
         let described = self.described(&path, &folder, &interpreter, context)?;
         let declared =
-            described.outputs.as_ref().map(|outputs| outputs.iter().filter_map(Tensor::spec).collect());
-        let written = self.outputs.as_ref().map(|Outputs(outputs)| outputs.clone());
-        let Some(outputs) = written.or(declared).filter(|outputs: &Vec<_>| !outputs.is_empty()) else {
+            described.outputs.as_ref().map(|outputs| outputs.iter().filter_map(Tensor::output).collect());
+        let written = self.outputs.as_ref();
+        let written = written.map(|Outputs(outputs)| outputs.iter().cloned().map(ReadOutput::rows).collect());
+        let Some(outputs) = written.or(declared).filter(|outputs: &Vec<ReadOutput>| !outputs.is_empty())
+        else {
             let name = &described.name;
             return context
                 .error(self.script.span, format!("`{name}` does not say what it gives"))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::{
-    DType, Dim, Iteration, ModelId, PixelInput, Placement, ProbedModel, ReadOutput, TensorSpec,
+    Code, DType, Dim, Iteration, ModelId, PixelInput, Placement, ProbedModel, ReadOutput, TensorSpec,
 };
 
 use super::iterated::IteratedModel;
@@ -30,6 +30,12 @@ struct Fed {
     pixels: Option<PixelInput>,
 }
 
+/// What feeds an input: a tensor in a slot, or, of a program, a column of any other type, under the input's name.
+enum Feed {
+    Slot(Fed),
+    Value(Column, ColumnRef),
+}
+
 impl<'a> Wiring<'a, '_> {
     pub(super) fn batch(
         &mut self,
@@ -43,18 +49,25 @@ impl<'a> Wiring<'a, '_> {
         let known = model.known.as_ref().ok_or(Reported)?;
         let signature = &known.plan;
         let fixed_batch = self.fixed_batch(node, &signature.inputs);
-        let links = self.inputs(node, &model.name.value, &signature.inputs)?;
+        let links = self.inputs(node, model, known)?;
         let inputs = signature.inputs.iter().zip(&known.open_inputs).zip(links);
-        let fed: Vec<Result<Fed, Reported>> = inputs
-            .map(|((want, is_open), link)| self.fed(node, model, known, (want, *is_open), link))
+        let feeds: Vec<Result<Feed, Reported>> = inputs
+            .map(|((want, is_open), link)| self.feed(node, model, known, (want, *is_open), link))
             .collect();
         let fixed_batch = fixed_batch?;
-        let Ok(fed) = fed.into_iter().collect::<Result<Vec<Fed>, _>>() else {
-            return Err(Reported);
-        };
+        let (mut fed, mut values, mut carries) = (Vec::new(), Vec::new(), Vec::new());
+        for feed in feeds.into_iter().collect::<Result<Vec<_>, _>>()? {
+            match feed {
+                Feed::Slot(of) => fed.push(of),
+                Feed::Value(column, read) => {
+                    values.push(column);
+                    carries.push(read);
+                }
+            }
+        }
         let mut inputs: Vec<ColumnRef> = fed.iter().map(|fed| fed.read).collect();
-        let mut places: Vec<ColumnRef> =
-            inputs.iter().filter_map(|read| placed(self.workflow, read.from)).collect();
+        let reads = inputs.iter().chain(&carries);
+        let mut places: Vec<ColumnRef> = reads.filter_map(|read| placed(self.workflow, read.from)).collect();
         places.dedup();
         let placed = places.pop().filter(|_| places.is_empty());
         let trim = trim::trim(self.workflow, stage, &inputs, self.cx)?;
@@ -95,7 +108,8 @@ impl<'a> Wiring<'a, '_> {
         }
         let batch = BatchPlan {
             model: ModelId(index as u16), // tables are no more than ids
-            carries: Vec::new(),
+            carries,
+            values,
             max_batch: 0,
             fixed_batch,
             wait: draft.wait,
@@ -112,6 +126,7 @@ impl<'a> Wiring<'a, '_> {
             carried_bytes: 0,
             layout: BatchLayout::default(),
         };
+        inputs.extend(&batch.carries);
         let plan = stage_plan(node, Shape::Batch(Box::new(batch)))?;
         Ok(Connected {
             plan: StagePlan { reads: inputs, gives: Schema(gives), ..plan },
@@ -124,20 +139,36 @@ impl<'a> Wiring<'a, '_> {
         })
     }
 
-    /// What a link feeds an input of the model; one that is open takes any tensor.
-    fn fed(
+    /// What a link feeds an input of the model; one that is open takes any tensor, and one of a program any column.
+    fn feed(
         &mut self,
         node: &StageNode,
         model: &ModelNode,
         known: &KnownModel,
         (want, is_open): (&TensorSpec, bool),
         link: &Link,
-    ) -> Result<Fed, Reported> {
+    ) -> Result<Feed, Reported> {
         let reader = format!("stage `{}`", node.name.value);
         let input = input(self.workflow, link)?;
-        let fitting = if is_open { None } else { only_fitting(&input, want) };
-        let column = fitting.map_or_else(|| self.tensor_of(&reader, &input), Ok)?;
+        let takes_any = is_open && matches!(known.plan.code, Some(Code::Program(_)));
+        let is_by_name = is_by_name(node, known);
+        let column = match only_fitting(&input, want).filter(|_| !is_open) {
+            // That there is none was reported.
+            _ if is_by_name => input.gives.position(&want.name).ok_or(Reported)?,
+            Some(column) => column,
+            None if takes_any => self.any_column(&reader, &input, &want.name)?,
+            None => self.tensor_of(&reader, &input)?,
+        };
         let ty = &input.gives.0[column].ty;
+        if takes_any && ty.tensor().is_none_or(|tensor| tensor.fixed_row().is_none()) {
+            if has_pictures(ty) {
+                let message = format!("{reader} cannot take pictures in a list");
+                let help = "have the stage read the parts before they are gathered";
+                return self.cx.error(link.span, message).help(help).fail();
+            }
+            let value = Column { name: want.name.clone(), ty: ty.clone() };
+            return Ok(Feed::Value(value, ColumnRef { from: link.target, column }));
+        }
         let tensor = ty.tensor().ok_or(Reported)?;
         let want = match is_open {
             true => TensorSpec { name: want.name.clone(), batch: Dim::Dynamic, ..tensor.clone() },
@@ -156,7 +187,21 @@ impl<'a> Wiring<'a, '_> {
         }
         let stored = self.fits(&model.name.value, &want, link, ty)?;
         let (read, row) = (ColumnRef { from: link.target, column }, tensor.row.clone());
-        Ok(Fed { read, want: TensorSpec { row, ..want }, stored, pixels })
+        Ok(Feed::Slot(Fed { read, want: TensorSpec { row, ..want }, stored, pixels }))
+    }
+
+    /// The column that feeds an input of a program: that of its own name where none is named, the only tensor, or the only column.
+    fn any_column(&mut self, reader: &str, input: &Input, name: &str) -> Result<usize, Reported> {
+        let own = input.gives.position(name).filter(|_| input.column.is_none());
+        let tensors = input.gives.whole().filter(|column| column.ty.tensor().is_some()).count();
+        match own {
+            Some(place) => Ok(place),
+            None if input.column.is_none() && tensors == 1 => self.tensor_of(reader, input),
+            None => {
+                let is_column = |column: &Column| column.ty != ColumnType::Placement;
+                input.column(reader, "one of its columns", is_column, &mut self.cx.diags)
+            }
+        }
     }
 
     /// The column that a link means: a tensor.
@@ -177,11 +222,29 @@ impl<'a> Wiring<'a, '_> {
     fn inputs(
         &mut self,
         node: &'a StageNode,
-        model: &str,
-        wanted: &[TensorSpec],
+        model: &ModelNode,
+        known: &KnownModel,
     ) -> Result<Vec<&'a Link>, Reported> {
+        let (model, wanted) = (&model.name.value, &known.plan.inputs);
         let names = || wanted.iter().map(|w| w.name.as_str());
         if let [(None, from)] = &node.upstreams[..] {
+            if is_by_name(node, known) {
+                let link = links(&node.links)?.first().copied().ok_or(Reported)?;
+                let input = input(self.workflow, link)?;
+                let missing: Vec<&str> =
+                    names().filter(|name| input.gives.position(name).is_none()).collect();
+                let Some(first) = missing.first() else { return Ok(vec![link; wanted.len()]) };
+                let (stage, giver) = (&node.name.value, input.described());
+                let columns = list(input.gives.names());
+                let message = format!(
+                    "stage `{stage}` takes {}, which {giver} does not give",
+                    list(missing.iter().copied())
+                );
+                let help = format!(
+                    "call its arguments as the columns that they take: {columns}; or write inputs = {{ {first} = \"stage.column\", .. }}"
+                );
+                return self.cx.error(from.span, message).help(help).fail();
+            }
             if wanted.len() > 1 {
                 let n = wanted.len();
                 return self
@@ -230,7 +293,7 @@ impl<'a> Wiring<'a, '_> {
         fixed: Option<usize>,
     ) -> (Vec<StageOutput>, Vec<UnreadableOutput>) {
         if known.plan.code.is_some() {
-            let outputs = known.plan.outputs.iter().cloned();
+            let outputs = known.gives.iter().cloned();
             return (outputs.map(StageOutput::of_program).collect(), Vec::new());
         }
         let asked = draft.max_batch.as_ref().or(model.max_batch.as_ref()).map(|asked| asked.value);
@@ -360,6 +423,27 @@ impl<'a> Wiring<'a, '_> {
         let lies = ty.stored().ok_or(Reported)?;
         let dtype = if give.dtype == want.dtype { lies.dtype } else { want.dtype };
         Ok(TensorSpec { name: want.name.clone(), batch: want.batch, dtype, ..lies.clone() })
+    }
+}
+
+/// Whether the inputs of a program are the columns of these names of the one stage that it reads.
+fn is_by_name(node: &StageNode, known: &KnownModel) -> bool {
+    let is_program = matches!(known.plan.code, Some(Code::Program(_)));
+    let is_whole = |link: &Option<Link>| link.as_ref().is_some_and(|link| link.tensor.is_none());
+    is_program
+        && known.plan.inputs.len() > 1
+        && matches!(&node.upstreams[..], [(None, _)])
+        && node.links.first().is_some_and(is_whole)
+}
+
+/// Whether values of this type are lists that hold pictures.
+fn has_pictures(ty: &ColumnType) -> bool {
+    match ty {
+        ColumnType::List(Schema(columns)) => {
+            columns.iter().any(|column| column.ty == ColumnType::Picture || has_pictures(&column.ty))
+        }
+        ColumnType::Optional(of) => has_pictures(of),
+        _ => false,
     }
 }
 

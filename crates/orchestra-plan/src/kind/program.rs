@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use orchestra_core::{Code, SandboxRules, TensorSpec};
+use orchestra_core::{Code, ReadOutput, SandboxRules, TensorSpec};
 
 use crate::diagnostics::{Diagnostic, Diagnostics, Reported, Span};
 use crate::files::Files;
@@ -51,9 +51,9 @@ pub struct ResolvedProgram {
     pub path: PathBuf,
     /// All that makes its results, as a text: a run is not resumed with another.
     pub identity: String,
-    /// What it takes, in its order; a name alone takes any tensor of fixed shape.
+    /// What it takes, in its order; a name alone takes any tensor of fixed shape, and of a program any column.
     pub inputs: Vec<(String, Option<TensorSpec>)>,
-    pub outputs: Vec<TensorSpec>,
+    pub outputs: Vec<ReadOutput>,
     /// Rows of a batch, where the stage does not say it.
     pub max_batch: Option<u64>,
     /// Whether it runs on GPUs. One that does not is placed on the cores.

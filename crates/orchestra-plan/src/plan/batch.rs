@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use orchestra_core::batch_layout::BatchLayout;
+use orchestra_core::data::Column;
 use orchestra_core::{
     Code, DeviceId, DeviceSpec, Iteration, ModelId, ReadOutput, SandboxRules, SessionTuning, TensorSpec, Trim,
 };
@@ -57,8 +58,11 @@ pub struct Recycle {
 #[derive(Debug, Clone, Serialize)]
 pub struct BatchPlan {
     pub model: ModelId,
-    /// Columns of what comes before, which stages behind it still read.
+    /// Columns of what comes before: those that the program takes beside its slots, and those that stages behind it still read.
     pub carries: Vec<ColumnRef>,
+    /// What the program calls the first of these, and what they are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<Column>,
     /// Largest batch that the model runs, at least 1.
     pub max_batch: usize,
     /// The only batch size the model accepts, if it has one (then equal to `max_batch`): smaller batches are padded.
@@ -88,7 +92,7 @@ pub struct BatchPlan {
     /// The most that a batch may have of outputs of open shape, in bytes. They travel in frames, and are in no slot.
     #[serde(skip)]
     pub answer_bytes: usize,
-    /// What all rows together may carry past the stage, but for pictures, in bytes.
+    /// What all rows together may carry to and past the stage, but for pictures, in bytes.
     #[serde(skip)]
     pub carried_bytes: usize,
     /// Where rows lie, and how many slots there are.

@@ -19,6 +19,7 @@ use crate::batch::checkpoint;
 use crate::batch::completion::Completion;
 use crate::batch::open_outputs::OpenRoom;
 use crate::batch::output_slots::OutputSlots;
+use crate::batch::row_values::RowValues;
 use crate::batch::slot_pool::{FilledSlot, SlotPool, Watch};
 use crate::context::RunContext;
 use crate::fleet::worker::{WorkerOrder, WorkerOrders};
@@ -39,6 +40,8 @@ pub struct BatcherState {
     policy: BatchPolicy,
     /// Of a stage that runs its model on its own outputs.
     iteration: Option<Iteration>,
+    /// How many values of each row go with its batch.
+    values: usize,
     ledger: Ledger,
     pool: Option<Arc<SlotPool>>,
     slots: HashMap<SlotId, SlotInUse>,
@@ -125,6 +128,7 @@ impl BatcherState {
             pipeline_name: plan.pipelines[stage.pipeline.index()].name.clone(),
             policy,
             iteration: batch.iteration.clone(),
+            values: batch.values.len(),
             ledger,
             pool: None,
             slots: HashMap::new(),
@@ -300,7 +304,10 @@ impl BatcherState {
                 first_row: a.rows.first,
                 rows: a.rows.count,
             };
-            orders.give(WorkerOrder::Run(run));
+            let from = self.slots.get(&a.rows.slot).filter(|_| self.values > 0);
+            let values =
+                from.map(|of| RowValues { slot: Arc::clone(&of.slot), rows: a.rows, count: self.values });
+            orders.give(WorkerOrder::Run(run, values));
         }
     }
 

@@ -7,5 +7,6 @@ pub mod completion;
 pub mod open_outputs;
 pub mod output_slots;
 pub mod outputs;
+pub mod row_values;
 pub mod slot_pool;
 pub mod stage;

@@ -21,12 +21,13 @@ use futures::FutureExt as _;
 use orchestra_core::{DeviceKind, ErrorClass, WorkerExit};
 use orchestra_worker::frames::{FromWorker, Run, ToWorker};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 pub use self::death::DeathNotice;
 pub use self::start::WorkerArgs;
 use crate::account::stats::DeviceStats;
 use crate::batch::output_slots::OutputSlots;
+use crate::batch::row_values::RowValues;
 use crate::child::spawn::Launched;
 use crate::child::words::Said;
 use crate::child::{Child, FrameSender};
@@ -43,7 +44,7 @@ const CPU_PROVIDER: &str = "CPUExecutionProvider";
 
 /// What a worker is told by actors.
 pub enum WorkerOrder {
-    Run(Run),
+    Run(Run, Option<RowValues>),
     /// To end, which one that serves is asked for, and has a while to do.
     Retire,
     /// Kill it, for this reason.
@@ -208,7 +209,7 @@ impl Life {
         let load = ToWorker::Load(Box::new(load.clone()));
         // ## Starting => Greeted
         self.enter(Phase::Greeted);
-        self.send(&load).await?;
+        self.queue(&load)?;
         let load_timeout = self.args.context.plan.limits_of(self.args.serve.stage).load_timeout;
         loop {
             match self.next().await? {
@@ -240,13 +241,16 @@ impl Life {
             tokio::select! {
                 biased;
                 Some(order) = self.told.recv() => match (order, self.phase) {
-                    (WorkerOrder::Run(run), Phase::Serving) => {
+                    (WorkerOrder::Run(run, values), Phase::Serving) => {
                         self.unanswered.push(run.batch, run.rows);
                         self.unanswered.begin(self.now());
-                        self.send(&ToWorker::Run(run)).await?;
+                        self.queue(&match values {
+                            Some(values) => ToWorker::RunWithValues(run, values.encode()),
+                            None => ToWorker::Run(run),
+                        })?;
                     }
                     // Its death brings the batch back.
-                    (WorkerOrder::Run(_), _) => {}
+                    (WorkerOrder::Run(..), _) => {}
                     (WorkerOrder::Kill(why), _) => return Err(Left::Killed(why)),
                     // It may be deep in a load: nothing is lost by a kill.
                     (WorkerOrder::Retire, Phase::Starting | Phase::Greeted) => {
@@ -258,6 +262,8 @@ impl Life {
                 _ = self.tick.tick() => if let Some(why) = self.overdue() {
                     return Err(Left::Killed(why));
                 },
+                // It may read no further before its answers are read.
+                () = self.sender.flush(), if self.sender.is_behind() => {}
                 frame = self.child.next() => {
                     self.clocks.sign_of_life = self.now();
                     return match frame {
@@ -270,12 +276,9 @@ impl Life {
         }
     }
 
-    /// Sends a frame. At most a load frame and the few runs that it holds are ever unread, which is far less than the buffer of the socket, unless the
-    /// load is large and the process froze behind its hello.
-    async fn send(&mut self, frame: &ToWorker) -> Result<(), Left> {
-        let sent = timeout(self.args.context.options.timeouts.handshake, self.sender.send(frame)).await;
-        let sent = sent.map_err(|_| Left::Killed(WorkerExit::Silent))?;
-        sent.map_err(|error| {
+    /// Has a frame sent while the next one is waited for.
+    fn queue(&mut self, frame: &ToWorker) -> Result<(), Left> {
+        self.sender.queue(frame).map_err(|error| {
             let (class, why) = (ErrorClass::Permanent, error.to_string());
             Left::Killed(WorkerExit::LoadFailed { class, why })
         })

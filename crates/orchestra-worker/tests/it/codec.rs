@@ -123,7 +123,8 @@ proptest! {
     #[test]
     fn lengths_beyond_the_limit_are_refused_before_anything_is_read(over in 1u32..1000) {
         let mut decoder = FrameDecoder::<ToWorker>::new();
-        decoder.push(&(MAX_CONTROL_FRAME as u32 + over).to_le_bytes());
+        // What a `Load` begins with.
+        decoder.push(&[&(MAX_CONTROL_FRAME as u32 + over).to_le_bytes()[..], &[0]].concat());
         let refused = matches!(decoder.next(), Err(CodecError::TooLarge { max: MAX_CONTROL_FRAME, .. }));
         prop_assert!(refused);
         let mut decoder = FrameDecoder::<FromWorker>::new();

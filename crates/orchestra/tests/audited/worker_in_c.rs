@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::common::{ONE_PIXEL_PER_BLOCK, ROW, Workplace, audited, bounded};
 use orchestra::kind::{
-    At, BatchDraft, Code, DType, Dim, Draft, Fields, Program, ProgramContext, ProgramDraft, Reported,
-    ResolvedProgram, StageKind, TensorSpec,
+    At, BatchDraft, Code, DType, Dim, Draft, Fields, Program, ProgramContext, ProgramDraft, ReadOutput,
+    Reported, ResolvedProgram, StageKind, TensorSpec,
 };
 use orchestra_testkit::striker::{Fault, strike_workers};
 use serde_json::Value;
@@ -45,10 +45,11 @@ impl ProgramDraft for Doubling {
     fn resolve(&self, _: &mut ProgramContext<'_>) -> Result<ResolvedProgram, Reported> {
         let path = self.0.clone();
         let row = ROW.map(Dim::Fixed).to_vec();
+        let y = TensorSpec { name: "y".to_owned(), dtype: DType::F32, row, batch: Dim::Dynamic };
         Ok(ResolvedProgram {
             identity: "doubles".to_owned(),
             inputs: vec![("x".to_owned(), None)],
-            outputs: vec![TensorSpec { name: "y".to_owned(), dtype: DType::F32, row, batch: Dim::Dynamic }],
+            outputs: vec![ReadOutput::rows(y)],
             max_batch: Some(4),
             gpu: false,
             code: Code::Program(Program {

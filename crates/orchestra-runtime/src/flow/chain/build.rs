@@ -29,9 +29,11 @@ impl Builder<'_> {
                 Shape::Map(_) => {}
                 Shape::Batch(batch) if stage.home == origin => {
                     let Some(target) = self.targets.batch(id) else { continue };
+                    // Behind what lies in slots stand the values that are carried.
+                    let in_slots = &stage.reads[..stage.reads.len() - batch.values.len()];
                     // The plan puts it behind the columns that the model takes.
-                    let trims = batch.trim.and(stage.reads.last().copied());
-                    self.leaf(&stage.from, id, &stage.reads, Does::Batch { target, trims });
+                    let trims = batch.trim.and(in_slots.last().copied());
+                    self.leaf(&stage.from, id, in_slots, Does::Batch { target, trims });
                 }
                 Shape::Fold(FoldPlan::Parts(_)) if stage.home == origin => {
                     let Some(fold) = self.targets.fold(id) else { continue };

@@ -77,7 +77,11 @@ fn run() -> impl Strategy<Value = Run> {
 
 /// Any frame to a worker.
 pub fn to_worker() -> impl Strategy<Value = ToWorker> {
-    prop_oneof![load().prop_map(|l| ToWorker::Load(Box::new(l))), run().prop_map(ToWorker::Run),]
+    prop_oneof![
+        load().prop_map(|l| ToWorker::Load(Box::new(l))),
+        run().prop_map(ToWorker::Run),
+        (run(), vec(any::<u8>(), 0..99)).prop_map(|(run, values)| ToWorker::RunWithValues(run, values)),
+    ]
 }
 
 fn timing() -> impl Strategy<Value = RunTiming> {

@@ -1,0 +1,52 @@
+//! What of a batch lies in no slot: the values that its rows carry to the program that runs them. They go with the frame of the run.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use orchestra_core::DType;
+use orchestra_core::data::{OwnedValue, Refusal};
+use orchestra_core::ledger::Rows;
+use orchestra_core::row_bytes::{StoredValue, write};
+
+use crate::batch::slot_pool::FilledSlot;
+
+/// The first values that these rows carry.
+pub struct RowValues {
+    pub slot: Arc<FilledSlot>,
+    pub rows: Rows,
+    /// How many of each row.
+    pub count: usize,
+}
+
+impl RowValues {
+    /// For each row, each of its values, one after the other. What is made of a hole nobody reads: it has those of another row.
+    ///
+    /// # Panics
+    /// If a value cannot be written: the plan lets no such column come here.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let Rows { first, count, .. } = self.rows;
+        let tokens = &self.slot.tokens[first..first + count];
+        let any = tokens.iter().flatten().next();
+        for token in tokens {
+            for at in 0..self.count {
+                let written = match token.as_ref().or(any) {
+                    Some(token) => write_value(&token.carried()[at], &mut bytes),
+                    None => write(&StoredValue::Missing(Cow::Borrowed("")), &mut bytes),
+                };
+                written.expect("a value that a program takes can be written");
+            }
+        }
+        bytes
+    }
+}
+
+/// A picture is the tensor of its pixels, `u8 [height, width, channels]`.
+fn write_value(value: &OwnedValue, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    let OwnedValue::Picture(picture) = value else { return write(&StoredValue::of_owned(value)?, out) };
+    picture.with_pixels(&mut |pixels| {
+        let shape = [pixels.height as usize, pixels.width as usize, pixels.channels];
+        let data = Cow::Borrowed(pixels.bytes);
+        write(&StoredValue::Tensor { name: "".into(), dtype: DType::U8, shape: shape.into(), data }, out)
+    })
+}
