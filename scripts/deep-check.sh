@@ -10,7 +10,7 @@
 #     stores    object stores: moto for S3, Azurite for Azure, fake-gcs-server for Google
 #     examples  every example while its workers, its loaders and the run itself are killed
 #     storms    tests with many items and many kills
-#     fuzz      every reader of untrusted bytes for a minute, with AddressSanitizer
+#     fuzz      every reader of untrusted bytes for 40 seconds, with AddressSanitizer
 #
 # Default: all, in this order. `build`, the program of the end-to-end tests, goes first where a part needs it. Tests have their full size here
 # (`ORCHESTRA_TESTS_SIZE=full`), and a skipped test fails. A part has at most 15 minutes and all together have 60.
@@ -88,7 +88,7 @@ part_storms() {
 
 part_fuzz() {
     need_command c++ g++
-    scripts/fuzz.sh --sanitizer address --seconds 60
+    scripts/fuzz.sh --sanitizer address --seconds 40
 }
 
 # ## Table
