@@ -203,7 +203,7 @@ impl MeasuredModel {
     fn load(&self, plan: &Plan, rate: f64, whole: &Ran) -> PartCost {
         let stage = &plan.stages[self.stage.index()];
         let batch = stage.batch().expect("a model is a stage with batches");
-        let entered = whole.report.stages.get(&stage.name).map_or(0, |stage| stage.entered);
+        let entered = whole.report.stages[self.stage.index()].entered;
         let is_on_cpu = |device: usize| plan.devices[device].spec.kind == DeviceKind::Cpu;
         let devices = batch.workers.iter().map(|workers| workers.device.index());
         let gpus: Vec<usize> = devices.filter(|device| !is_on_cpu(*device)).collect();

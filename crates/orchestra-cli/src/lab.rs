@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use orchestra::telemetry::{LogSettings, ResolvedTraces, Telemetry, TelemetryGuard, TraceSettings};
-use orchestra::{
-    Earlier, EventHook, Library, Plan, RunHandle, RunOutcome, RunReport, Snapshot, StartOptions, Tracer,
-};
+use orchestra::{Earlier, EventHook, Library, Plan, RunHandle, RunOutcome, RunStatus, StartOptions, Tracer};
 use orchestra_plan::{TasksPlan, TelemetryPlan};
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -67,7 +65,7 @@ pub struct Lab {
 /// A run that came to its end.
 pub struct Ran {
     /// As in `run.json`.
-    pub report: RunReport,
+    pub report: RunStatus,
     /// Its output folder, until the next run.
     pub output: PathBuf,
     /// How far it was, a few times a second.
@@ -267,9 +265,9 @@ fn prepared(plan: Plan, folder: &TempDir) -> Plan {
 }
 
 impl RunPoint {
-    fn of(snapshot: &Snapshot, at: Duration) -> Self {
-        let finished = snapshot.done + snapshot.failed;
-        Self { at, finished, handed: finished + snapshot.in_flight }
+    fn of(status: &RunStatus, at: Duration) -> Self {
+        let finished = status.items.read;
+        Self { at, finished, handed: finished + status.items.in_flight }
     }
 }
 

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use orchestra::telemetry::metrics::Metrics;
 use orchestra::telemetry::{LogSettings, Telemetry, TelemetryGuard, TraceSettings};
 use orchestra::{
-    Earlier, GroupOwner, Library, Plan, PlanOptions, RunHandle, RunOutcome, RunReport, StartOptions,
+    Earlier, GroupOwner, Library, Plan, PlanOptions, RunHandle, RunOutcome, RunStatus, StartOptions,
     StartRunError,
 };
 use orchestra_plan::TelemetryPlan;
@@ -78,7 +78,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
             first.runtime.shutdown_timeout(Duration::from_secs(1));
             if let Err(failed) = &second {
                 // The tasks have ended, whatever keeps the rest from being started.
-                let report = RunReport { exit_code: failed.code.number().into(), ..first.outcome.report };
+                let report = RunStatus { exit_code: failed.code.number().into(), ..first.outcome.report };
                 report.write(&first.plan.output).map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
             }
             second?
@@ -319,8 +319,7 @@ async fn follow(handle: RunHandle, mut progress: Progress) -> RunOutcome {
             () = continued.next() => progress.resumed(),
             _ = tick.tick() => {
                 let now = snapshots.borrow().clone();
-                let elapsed = now.elapsed;
-                progress.update(watch.look(now), elapsed);
+                progress.update(watch.look(now));
             }
         }
     };

@@ -1,9 +1,9 @@
 //! What is said when a run has ended, in plain words, and the exit code that goes with it. Prints nothing itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use orchestra::{Bottleneck, FailureCause, TaskReport, TaskStanding};
+use orchestra::{Bottleneck, FailureCause, RunStatus, TaskReport, TaskStanding};
 
 use crate::args::shell_word;
 use crate::exit_code::ExitCode;
@@ -17,33 +17,14 @@ fn is_failed(task: &TaskReport) -> bool {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
-    pub workflow: String,
-    pub run_id: String,
+    pub report: RunStatus,
     pub end: RunEnd,
-    /// Items that the sources named so far, with those of the runs that this one continues.
-    pub read: u64,
-    /// Of these, items with records.
-    pub done: u64,
-    /// Of these, items with failures.
-    pub failed: u64,
-    pub seconds: f64,
-    /// Items finished per second by this start, in the seconds that these took.
-    pub items_per_second: f64,
-    pub seconds_items: f64,
-    /// Why items failed, the commonest cause first.
-    pub causes: Vec<FailureCause>,
-    pub restarts: u64,
-    pub bottleneck: Bottleneck,
-    pub tasks: Vec<TaskReport>,
     pub has_items: bool,
     /// Where the records of each sink are.
     pub outputs: Vec<String>,
-    pub failures_path: PathBuf,
     pub output: PathBuf,
     /// Items that earlier starts had finished, if this one continued them.
     pub resumed_from: Option<u64>,
-    /// What each source was given that is no item, by reason.
-    pub passed_over: BTreeMap<String, BTreeMap<&'static str, u64>>,
     /// The command that goes on with it, fit for a shell.
     pub resume_command: String,
 }
@@ -82,7 +63,9 @@ pub enum RunEnd {
 impl Summary {
     pub fn exit_code(&self) -> ExitCode {
         match &self.end {
-            RunEnd::Finished | RunEnd::FinishedBefore if self.failed == 0 && self.n_tasks(is_failed) == 0 => {
+            RunEnd::Finished | RunEnd::FinishedBefore
+                if self.report.items.failed == 0 && self.n_tasks(is_failed) == 0 =>
+            {
                 ExitCode::Done
             }
             RunEnd::Finished | RunEnd::FinishedBefore | RunEnd::FailureLimit { .. } => ExitCode::ItemsFailed,
@@ -99,12 +82,12 @@ impl Summary {
         if let Some(reason) = self.reason() {
             fact("reason", reason.to_owned());
         }
-        for (source, by_reason) in &self.passed_over {
+        for (source, by_reason) in &self.report.passed_over {
             let reasons: Vec<String> =
                 by_reason.iter().map(|(reason, n)| format!("{reason} {}", count(*n))).collect();
             fact("source", format!("{source}: passed over, no items: {}", reasons.join(", ")));
         }
-        if self.has_items && !self.tasks.is_empty() {
+        if self.has_items && !self.report.tasks.is_empty() {
             fact("tasks", self.tasks_in_words());
         }
         for (name, text) in self.failed_tasks() {
@@ -113,43 +96,45 @@ impl Summary {
         for (name, text) in self.compared_tasks() {
             fact(name, text);
         }
-        for task in self.tasks.iter().filter(|task| task.best) {
+        for task in self.tasks().filter(|task| task.best) {
             fact("best", format!("{}: {}", task.task, metrics(&task.metrics)));
         }
         if self.end != RunEnd::FinishedBefore {
-            let rate = per_second(self.items_per_second);
-            let rate = match (self.has_items, self.tasks.is_empty()) {
+            let rate = per_second(self.report.items_per_second);
+            let rate = match (self.has_items, self.report.tasks.is_empty()) {
                 (true, true) => format!(", {rate} items/s"),
-                (true, false) if self.items_per_second > 0.0 => {
-                    format!("; items took {} of it, {rate} items/s", elapsed(self.seconds_items))
+                (true, false) if self.report.items_per_second > 0.0 => {
+                    format!("; items took {} of it, {rate} items/s", elapsed(self.report.seconds_items))
                 }
                 _ => String::new(),
             };
-            fact("time", format!("{}{rate}", elapsed(self.seconds)));
+            fact("time", format!("{}{rate}", elapsed(self.report.seconds)));
             if let Some(before) = self.resumed_from {
                 fact(
                     "resumed",
                     format!("{} finished before this start", counted(before, "item was", "items were")),
                 );
             }
-            if self.restarts > 0 {
-                let workers = counted(self.restarts, "worker died and was", "workers died and were");
+            if self.report.restarts() > 0 {
+                let workers = counted(self.report.restarts(), "worker died and was", "workers died and were");
                 fact("restarts", format!("{workers} replaced; no item was lost by that"));
             }
-            if let Some(words) = pace(self.bottleneck).filter(|_| self.seconds >= TELLING_SECONDS) {
+            if let Some(words) =
+                pace(self.report.bottleneck).filter(|_| self.report.seconds >= TELLING_SECONDS)
+            {
                 fact("pace", words.to_owned());
             }
         }
         for output in &self.outputs {
             fact("results", output.clone());
         }
-        if self.failed > 0 {
-            fact("failures", self.failures_path.display().to_string());
+        if self.report.items.failed > 0 {
+            fact("failures", self.output.join(orchestra::FAILURE_RECORDS).display().to_string());
             for text in self.causes_in_words() {
                 fact("", text);
             }
         }
-        fact("run", self.run_id.clone());
+        fact("run", self.report.run_id.clone());
         if let Some(hint) = self.hint() {
             out.push_str(&format!("\n{hint}\n"));
         }
@@ -163,24 +148,28 @@ impl Summary {
             RunEnd::Interrupted => "interrupted",
             RunEnd::FailureLimit { .. } | RunEnd::Useless { .. } | RunEnd::Stopped { .. } => "stopped",
         };
-        if !self.has_items && !self.tasks.is_empty() {
-            return format!("{} {how}: {}", self.workflow, self.tasks_in_words());
+        if !self.has_items && !self.report.tasks.is_empty() {
+            return format!("{} {how}: {}", self.report.workflow, self.tasks_in_words());
         }
-        let items = counted(self.read, "item", "items");
+        let items = counted(self.report.items.read, "item", "items");
         format!(
             "{} {how}: {items} read, {} done, {} failed",
-            self.workflow,
-            count(self.done),
-            count(self.failed)
+            self.report.workflow,
+            count(self.report.items.done),
+            count(self.report.items.failed)
         )
     }
 
+    fn tasks(&self) -> impl Iterator<Item = &TaskReport> {
+        self.report.tasks.iter().map(|task| &**task)
+    }
+
     fn n_tasks(&self, is_meant: impl Fn(&TaskReport) -> bool) -> u64 {
-        self.tasks.iter().filter(|task| is_meant(task)).count() as u64
+        self.tasks().filter(|task| is_meant(task)).count() as u64
     }
 
     fn tasks_in_words(&self) -> String {
-        let all = counted(self.tasks.len() as u64, "task", "tasks");
+        let all = counted(self.report.tasks.len() as u64, "task", "tasks");
         let mut words =
             format!("{all}, {} done", count(self.n_tasks(|task| task.state == TaskStanding::Done)));
         let before = self.n_tasks(|task| task.before);
@@ -209,7 +198,7 @@ impl Summary {
     fn failed_tasks(&self) -> Vec<(&'static str, String)> {
         const NAMED: usize = 5;
         let mut lines = Vec::new();
-        let failed = || self.tasks.iter().filter(|task| task.state == TaskStanding::Failed);
+        let failed = || self.tasks().filter(|task| task.state == TaskStanding::Failed);
         for task in failed().take(NAMED) {
             let why = task.why.as_deref().unwrap_or_default();
             let (end, words) = why.split_once("; its last words:").unwrap_or((why, ""));
@@ -236,9 +225,9 @@ impl Summary {
         fn table(task: &TaskReport) -> &str {
             task.task.split('[').next().unwrap_or_default()
         }
-        let best: BTreeSet<&str> = self.tasks.iter().filter(|task| task.best).map(table).collect();
+        let best: BTreeSet<&str> = self.tasks().filter(|task| task.best).map(table).collect();
         let is_compared = |task: &&TaskReport| !task.metrics.is_empty() && best.contains(table(task));
-        let mut compared: Vec<&TaskReport> = self.tasks.iter().filter(is_compared).collect();
+        let mut compared: Vec<&TaskReport> = self.tasks().filter(is_compared).collect();
         if compared.len() == best.len() {
             return Vec::new(); // Each stands alone, and is named as the best.
         }
@@ -269,9 +258,12 @@ impl Summary {
             let FailureCause { items, stage, kind, item, .. } = cause;
             format!("{} at `{stage}` ({kind}), for example `{item}`: {cut}{dots}", count(*items))
         };
-        let mut lines: Vec<String> = self.causes.iter().take(NAMED).map(in_words).collect();
-        let others: u64 =
-            self.failed.saturating_sub(self.causes.iter().take(NAMED).map(|cause| cause.items).sum());
+        let mut lines: Vec<String> = self.report.failures.iter().take(NAMED).map(in_words).collect();
+        let others: u64 = self
+            .report
+            .items
+            .failed
+            .saturating_sub(self.report.failures.iter().take(NAMED).map(|cause| cause.items).sum());
         if others > 0 && !lines.is_empty() {
             lines.push(format!("{} for other causes", count(others)));
         }
@@ -294,7 +286,7 @@ impl Summary {
                 "What has failed runs again with the next start, what is done does not:\n  {command}"
             )),
             RunEnd::Finished => None,
-            RunEnd::FinishedBefore if self.failed > 0 => {
+            RunEnd::FinishedBefore if self.report.items.failed > 0 => {
                 Some("To try the failed items again, add --retry-failed; to start over, --fresh.".to_owned())
             }
             RunEnd::FinishedBefore => Some("To start over, add --fresh.".to_owned()),
@@ -304,7 +296,7 @@ impl Summary {
             )),
             RunEnd::FailureLimit { lifted, .. } => {
                 let set: String = lifted.iter().map(|set| format!(" --set {}", shell_word(set))).collect();
-                let (words, flag) = match self.done {
+                let (words, flag) = match self.report.items.done {
                     0 => ("start over", "--fresh"),
                     _ => ("go on and try again what has failed", "--retry-failed"),
                 };
@@ -344,29 +336,32 @@ fn pace(bottleneck: Bottleneck) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use orchestra::{DeviceStatus, ItemCounts};
+
     use super::*;
 
-    fn summary() -> Summary {
-        Summary {
+    fn report() -> RunStatus {
+        RunStatus {
             workflow: "digits".into(),
             run_id: "20260131-120000-4f2a".into(),
-            end: RunEnd::Finished,
-            read: 10_000,
-            done: 10_000,
-            failed: 0,
+            items: ItemCounts { read: 10_000, done: 10_000, ..ItemCounts::default() },
             seconds: 8.1,
             items_per_second: 1_234.4,
             seconds_items: 8.1,
-            causes: Vec::new(),
-            restarts: 0,
-            bottleneck: Bottleneck::Unknown,
-            tasks: Vec::new(),
+            ..RunStatus::default()
+        }
+    }
+
+    fn summary(report: RunStatus) -> Summary {
+        Summary {
+            report,
+            end: RunEnd::Finished,
             has_items: true,
             outputs: vec!["out/results.jsonl".into()],
-            failures_path: "out/failures.jsonl".into(),
             output: "out".into(),
             resumed_from: None,
-            passed_over: BTreeMap::new(),
             resume_command: "orchestra run digits.toml".into(),
         }
     }
@@ -374,7 +369,7 @@ mod tests {
     #[test]
     fn a_clean_run_says_little() {
         assert_eq!(
-            summary().text(),
+            summary(report()).text(),
             "\
 digits finished: 10,000 items read, 10,000 done, 0 failed
   time      8.1 s, 1,234 items/s
@@ -382,25 +377,23 @@ digits finished: 10,000 items read, 10,000 done, 0 failed
   run       20260131-120000-4f2a
 "
         );
-        assert_eq!(summary().exit_code(), ExitCode::Done);
+        assert_eq!(summary(report()).exit_code(), ExitCode::Done);
     }
 
     #[test]
     fn a_run_that_was_too_short_to_tell_names_no_pace() {
-        let of = |seconds| Summary { seconds, bottleneck: Bottleneck::Cpu, ..summary() };
+        let of = |seconds| summary(RunStatus { seconds, bottleneck: Bottleneck::Cpu, ..report() });
         assert!(!of(1.9).text().contains("pace") && of(2.0).text().contains("pace"));
     }
 
     #[test]
     fn an_eventful_run_names_everything_that_happened() {
-        let summary = Summary {
-            done: 9_998,
-            failed: 2,
-            restarts: 1,
+        let report = RunStatus {
+            items: ItemCounts { done: 9_998, failed: 2, ..report().items },
+            devices: vec![DeviceStatus { restarts: 1, ..DeviceStatus::default() }],
             bottleneck: Bottleneck::Loading,
-            resumed_from: Some(5_000),
             passed_over: [("photos".to_owned(), [("hidden", 1_200), ("folder", 3)].into())].into(),
-            causes: [(1, "KeyError: 'x' (st.py:6)"), (1, "row 7 is bad\nall of it")]
+            failures: [(1, "KeyError: 'x' (st.py:6)"), (1, "row 7 is bad\nall of it")]
                 .map(|(items, error)| FailureCause {
                     items,
                     stage: "f".into(),
@@ -409,8 +402,9 @@ digits finished: 10,000 items read, 10,000 done, 0 failed
                     item: "a.png".into(),
                 })
                 .into(),
-            ..summary()
+            ..report()
         };
+        let summary = Summary { resumed_from: Some(5_000), ..summary(report) };
         assert_eq!(
             summary.text(),
             "\
@@ -432,8 +426,8 @@ digits finished: 10,000 items read, 9,998 done, 2 failed
 
     #[test]
     fn the_rate_is_that_of_items_without_the_time_of_commands() {
-        let task = TaskReport { task: "a".into(), ..TaskReport::default() };
-        let summary = Summary { seconds: 19.2, seconds_items: 4.1, tasks: vec![task], ..summary() };
+        let tasks = vec![Arc::new(TaskReport { task: "a".into(), ..TaskReport::default() })];
+        let summary = summary(RunStatus { seconds: 19.2, seconds_items: 4.1, tasks, ..report() });
         assert!(
             summary.text().contains("time      19 s; items took 4.1 s of it, 1,234 items/s\n"),
             "{}",
@@ -443,7 +437,9 @@ digits finished: 10,000 items read, 9,998 done, 2 failed
 
     #[test]
     fn an_interrupted_run_says_how_to_go_on() {
-        let summary = Summary { end: RunEnd::Interrupted, read: 4_000, done: 4_000, ..summary() };
+        let items = ItemCounts { read: 4_000, done: 4_000, ..ItemCounts::default() };
+        let report = RunStatus { items, ..report() };
+        let summary = Summary { end: RunEnd::Interrupted, ..summary(report) };
         let text = summary.text();
         assert!(text.starts_with("digits interrupted: 4,000 items read, 4,000 done, 0 failed\n"), "{text}");
         assert!(text.ends_with("\nWhat is done is kept. To go on:\n  orchestra run digits.toml\n"), "{text}");
@@ -453,7 +449,7 @@ digits finished: 10,000 items read, 9,998 done, 2 failed
     #[test]
     fn a_stopped_run_says_why_and_ends_with_the_code_of_the_reason() {
         let end = RunEnd::Stopped { reason: "no device is left".into(), code: ExitCode::Unavailable };
-        let summary = Summary { end, ..summary() };
+        let summary = Summary { end, ..summary(report()) };
         assert!(summary.text().starts_with("digits stopped: 10,000 items read, 10,000 done, 0 failed\n"));
         assert!(summary.text().contains("\n  reason    no device is left\n"));
         assert!(summary.text().contains("orchestra run digits.toml"));

@@ -2,6 +2,7 @@
 //! nothing.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use orchestra::plan::{TaskPlan, TasksPlan, format_bytes};
@@ -91,7 +92,7 @@ pub fn show(plan: &Plan, records: &TaskRecords, as_json: bool) -> Result<ExitCod
     stdout::print(&(text(plan, &reports, &known, commands_live) + &later))
 }
 
-fn text(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], commands_live: bool) -> String {
+fn text(plan: &Plan, reports: &[Arc<TaskReport>], known: &[KnownTask], commands_live: bool) -> String {
     if reports.is_empty() {
         return "the file has no tasks\n".to_owned();
     }
@@ -110,8 +111,13 @@ fn text(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], commands_live:
 }
 
 /// A line for the heads, and one for each task.
-pub fn table(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], commands_live: bool) -> Vec<String> {
-    let row = |((task, report), known): ((&TaskPlan, &TaskReport), &KnownTask)| {
+pub fn table(
+    plan: &Plan,
+    reports: &[Arc<TaskReport>],
+    known: &[KnownTask],
+    commands_live: bool,
+) -> Vec<String> {
+    let row = |((task, report), known): ((&TaskPlan, &Arc<TaskReport>), &KnownTask)| {
         let cell = |is_known: bool, text: String| if is_known { text } else { "-".to_owned() };
         let has_run = report.end.is_some() || report.state == TaskStanding::Running;
         [

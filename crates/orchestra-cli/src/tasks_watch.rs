@@ -2,10 +2,11 @@
 //! nothing, and the run does not know of it.
 
 use std::io::IsTerminal as _;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use orchestra::{KnownTask, Plan, RunningCommand, TaskReport, TaskStanding};
+use orchestra::{KnownTask, Plan, TaskReport, TaskStanding};
 
 use crate::Failed;
 use crate::exit_code::ExitCode;
@@ -76,15 +77,13 @@ impl Seen<'_> {
             let Some(begun) = records.get(&report.task).and_then(|record| record.running.as_ref()) else {
                 continue;
             };
+            let is_it = |task: &&Arc<TaskReport>| task.task == begun.task && task.attempts == begun.attempt;
+            if let Some(command) = commands.iter().find(is_it) {
+                report.clone_from(command);
+            }
+            let report = Arc::make_mut(report);
             (report.state, report.attempts) = (TaskStanding::Running, begun.attempt);
             report.place.clone_from(&begun.place);
-            let is_it =
-                |command: &&RunningCommand| command.task == begun.task && command.attempt == begun.attempt;
-            if let Some(command) = commands.iter().find(is_it) {
-                report.seconds = command.elapsed.as_secs_f64();
-                report.peak_memory = command.memory;
-                report.metrics.clone_from(&command.metrics);
-            }
         }
         self.rows = tasks::table(self.plan, &reports, &known, running.is_some());
         self.states = reports.iter().map(|report| (report.state, report.attempts)).collect();

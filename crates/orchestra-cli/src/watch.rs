@@ -3,22 +3,22 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use orchestra::Snapshot;
+use orchestra::RunStatus;
 
 use crate::progress::ProgressView;
 
 /// Rates are means over this long.
-const WINDOW: Duration = Duration::from_secs(5);
+const WINDOW_SECONDS: f64 = 5.0;
 
 #[derive(Debug, Default)]
 pub struct Watch {
-    seen: VecDeque<Snapshot>,
+    seen: VecDeque<RunStatus>,
 }
 
 impl Watch {
     /// Takes a snapshot; gives what to show.
-    pub fn look(&mut self, now: Snapshot) -> ProgressView {
-        while self.seen.len() > 1 && self.seen[1].elapsed + WINDOW < now.elapsed {
+    pub fn look(&mut self, now: RunStatus) -> ProgressView {
+        while self.seen.len() > 1 && self.seen[1].seconds + WINDOW_SECONDS < now.seconds {
             self.seen.pop_front();
         }
         let then = self.seen.front().cloned().unwrap_or_else(|| now.clone());
@@ -28,25 +28,24 @@ impl Watch {
     }
 }
 
-fn view(then: &Snapshot, now: Snapshot) -> ProgressView {
-    let seconds = now.elapsed.saturating_sub(then.elapsed).as_secs_f64();
+fn view(then: &RunStatus, now: RunStatus) -> ProgressView {
+    let seconds = now.seconds - then.seconds;
     let rate = |before: u64, after: u64| {
         if seconds > 0.0 { after.saturating_sub(before) as f64 / seconds } else { 0.0 }
     };
-    let finished = |s: &Snapshot| s.done + s.failed;
-    let per_second = rate(finished(then), finished(&now));
-    let left = now.extent.known().map(|total| total.saturating_sub(finished(&now)));
+    let per_second = rate(then.items.read, now.items.read);
+    let left = now.items.total.map(|total| total.saturating_sub(now.items.read));
     let stages = now.stages.iter().zip(&then.stages);
     let devices = now.devices.iter().zip(&then.devices);
     let busy = devices.map(|(now, then)| {
         let capacity = seconds * now.workers as f64;
-        let busy = now.busy.saturating_sub(then.busy).as_secs_f64();
+        let busy = now.time_busy.saturating_sub(then.time_busy).as_secs_f64();
         if capacity > 0.0 { (busy / capacity).min(1.0) } else { 0.0 }
     });
     ProgressView {
         per_second,
         eta: left.filter(|_| per_second > 0.0).map(|left| Duration::from_secs_f64(left as f64 / per_second)),
-        stage_rates: stages.map(|(now, then)| rate(then.left, now.left)).collect(),
+        stage_rates: stages.map(|(now, then)| rate(then.out, now.out)).collect(),
         busy: busy.collect(),
         now,
     }
@@ -54,13 +53,13 @@ fn view(then: &Snapshot, now: Snapshot) -> ProgressView {
 
 #[cfg(test)]
 mod tests {
-    use orchestra::Extent;
+    use orchestra::ItemCounts;
 
     use super::*;
 
-    fn at(seconds: u64, done: u64) -> Snapshot {
-        let extent = Extent::Known(1000);
-        Snapshot { elapsed: Duration::from_secs(seconds), extent, done, ..Snapshot::default() }
+    fn at(seconds: u32, read: u64) -> RunStatus {
+        let items = ItemCounts { read, total: Some(1000), ..ItemCounts::default() };
+        RunStatus { seconds: seconds.into(), items, ..RunStatus::default() }
     }
 
     #[test]
@@ -68,7 +67,7 @@ mod tests {
         let mut watch = Watch::default();
         watch.look(at(0, 0));
         for s in 1..=20 {
-            watch.look(at(s, 10 * s));
+            watch.look(at(s, u64::from(10 * s)));
         }
         let view = watch.look(at(21, 300));
         assert!((view.per_second - (300.0 - 150.0) / 6.0).abs() < 1e-9, "{}", view.per_second);
@@ -77,11 +76,15 @@ mod tests {
 
     #[test]
     fn no_time_left_is_told_while_items_are_being_listed_or_never_end() {
-        for extent in [Extent::Growing(1000), Extent::Endless] {
+        for listed in [Some(1000), None] {
+            let at = |seconds, read| {
+                let items = ItemCounts { total: None, listed, ..at(seconds, read).items };
+                RunStatus { items, ..at(seconds, read) }
+            };
             let mut watch = Watch::default();
-            watch.look(Snapshot { extent, ..at(0, 0) });
-            let view = watch.look(Snapshot { extent, ..at(1, 10) });
-            assert_eq!((view.per_second, view.eta, view.now.extent), (10.0, None, extent));
+            watch.look(at(0, 0));
+            let view = watch.look(at(1, 10));
+            assert_eq!((view.per_second, view.eta, view.now.items.listed), (10.0, None, listed));
         }
     }
 

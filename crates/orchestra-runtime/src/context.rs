@@ -12,8 +12,8 @@ use orchestra_plan::{MaxFailed, PipelinePlan, Plan};
 use orchestra_store::Extent;
 use tokio::time::Instant;
 
-use crate::account::report::RunReport;
 use crate::account::stats::Stats;
+use crate::account::status::RunStatus;
 use crate::child::spawn::ProcessLauncher;
 use crate::events::{EventHook, WorkerEvent};
 use crate::fleet::device_watch::{DeviceOptions, DeviceWatch};
@@ -74,7 +74,7 @@ pub struct RunOptions {
     /// Run the tasks of the plan, and none of its pipelines.
     pub tasks_only: bool,
     /// What the first part of this start has done: the tasks that the rest of the file was planned with. See [`Plan::late`].
-    pub first_part: Option<Arc<RunReport>>,
+    pub first_part: Option<Arc<RunStatus>>,
     pub timeouts: Timeouts,
     pub restart: RestartPolicy,
     /// Follows the run, its batches and its items. Without a tracer nothing is noted for it.

@@ -41,12 +41,11 @@ pub mod trace;
 pub use account::counter::Counter;
 pub use account::histogram::HistogramReading;
 pub use account::meter::{Meter, Remains};
-pub use account::report::{
-    DeviceReport, ItemCounts, LoaderReport, OutputReport, PipelineReport, RunReport, StageReport,
+pub use account::stats::{DeviceStats, PipelineStats, StageOnDevice, StageStats, Stats};
+pub use account::status::{
+    DeviceStatus, ItemCounts, LoaderStatus, OutputReport, PipelineStatus, RunStatus, StageStatus,
     failure_causes,
 };
-pub use account::snapshot::{DeviceSnapshot, Snapshot, StageSnapshot};
-pub use account::stats::{DeviceStats, PipelineStats, StageOnDevice, StageStats, Stats};
 pub use actor_threads::actor_runtime;
 pub use child::spawn::{Launched, ProcessLauncher, WorkerProcess, inherited, with_standard_streams_alone};
 pub use context::{EngineVersion, RunOptions, Timeouts};
@@ -64,7 +63,7 @@ pub use start::{
     Earlier, Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare, prepare_with,
 };
 pub use tasks::best::best_task;
-pub use tasks::board::{RunningCommand, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot};
+pub use tasks::board::{TaskBoard, TaskReport, TaskStanding};
 pub use tasks::earlier::{KnownTask, commands_live, known as known_tasks, task_history};
 pub use tasks::groups::{GroupOwner, command_bounds};
 pub use tasks::live::running_commands;

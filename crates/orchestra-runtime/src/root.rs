@@ -15,7 +15,7 @@ use ractor::concurrency::JoinHandle;
 use ractor::{Actor, ActorProcessingErr, ActorRef, MessagingErr, SupervisionEvent};
 use tokio::sync::{oneshot, watch};
 
-use crate::account::snapshot::Snapshot;
+use crate::account::status::RunStatus;
 use crate::context::RunContext;
 use crate::fleet::device_manager::DeviceManager;
 use crate::flow::endpoints::Endpoints;
@@ -36,7 +36,7 @@ pub struct RootArgs {
     pub endpoints: Arc<dyn Endpoints>,
     /// What is known of the tasks, where the plan has some.
     pub tasks: Option<KnownTasks>,
-    pub publish: watch::Sender<Snapshot>,
+    pub publish: watch::Sender<RunStatus>,
     pub done: oneshot::Sender<Ending>,
 }
 
@@ -76,7 +76,7 @@ pub struct RootState {
     /// Ends when a run that was told to stop has had its time.
     grace: Option<JoinHandle<Result<(), MessagingErr<RootMsg>>>>,
     done: Option<oneshot::Sender<Ending>>,
-    publish: watch::Sender<Snapshot>,
+    publish: watch::Sender<RunStatus>,
 }
 
 impl Actor for Orchestra {
@@ -235,7 +235,7 @@ impl RootState {
     /// Publishes what there is to see, and says which devices give no answer.
     fn look(&self) {
         self.context.watch.note_silence(self.context.clock.now());
-        self.publish.send_replace(Snapshot::take(&self.context));
+        self.publish.send_replace(RunStatus::now(&self.context));
     }
 
     fn stop_pipelines(&self, message: impl Fn() -> PipelineMsg) {

@@ -43,9 +43,9 @@ impl Drop for TellTheEnd {
 /// Why the sources, stages and sinks of the file were not started, where they use values of tasks and were to be: the exit code, and in words.
 pub fn not_started(context: &RunContext) -> Option<(i32, String)> {
     let late = context.plan.late.as_ref().filter(|_| !context.options.tasks_only)?;
-    let reports = context.tasks.reports(&context.plan.tasks);
+    let reports = context.tasks.reports(&context.plan.tasks, context.clock.now());
     let mut used = reports.iter().filter(|report| late.tasks.contains(&report.task));
-    let used = used.find(|report| report.state != TaskStanding::Done);
+    let used = used.find(|report| report.state != TaskStanding::Done).map(|report| &**report);
     let (code, why) = match used {
         Some(TaskReport { task, state: TaskStanding::Failed, .. }) => {
             (65, format!("task `{task}` has failed"))
@@ -62,7 +62,11 @@ pub fn not_started(context: &RunContext) -> Option<(i32, String)> {
 }
 
 /// Why a table has no best task.
-fn without_best(context: &RunContext, tables: &[String], reports: &[TaskReport]) -> Option<(i32, String)> {
+fn without_best(
+    context: &RunContext,
+    tables: &[String],
+    reports: &[Arc<TaskReport>],
+) -> Option<(i32, String)> {
     let states = |table: &str| {
         let tasks = context.plan.tasks.tasks.iter().zip(reports).filter(|(task, _)| task.name == table);
         tasks.map(|(_, report)| report.state).collect::<Vec<_>>()

@@ -12,8 +12,7 @@ use ractor::{Actor, ActorRef};
 use tokio::sync::{oneshot, watch};
 
 use crate::account::meter::{Meter, Remains};
-use crate::account::report::RunReport;
-use crate::account::snapshot::Snapshot;
+use crate::account::status::RunStatus;
 use crate::context::{RunContext, RunOptions};
 use crate::fleet::device_watch::Watcher;
 use crate::flow::committer::{self, Files, Traces};
@@ -56,7 +55,7 @@ pub struct Prepared {
 pub struct RunHandle {
     context: Arc<RunContext>,
     pub(crate) root: AbortOnDrop,
-    snapshots: watch::Receiver<Snapshot>,
+    snapshots: watch::Receiver<RunStatus>,
     done: oneshot::Receiver<Ending>,
     end: TellTheEnd,
     watcher: Watcher,
@@ -78,7 +77,7 @@ pub struct StopHandle(ActorRef<RootMsg>);
 
 #[derive(Debug, Clone)]
 pub struct RunOutcome {
-    pub report: RunReport,
+    pub report: RunStatus,
     /// Exit code of the command: 0, 65, 69, 70, 75 or 130.
     pub exit_code: i32,
     /// What stopped it, where it is not complete, in words.
@@ -107,7 +106,7 @@ impl Prepared {
     }
 
     /// The tasks as earlier starts have left them.
-    pub fn tasks(&self) -> Vec<TaskReport> {
+    pub fn tasks(&self) -> Vec<Arc<TaskReport>> {
         TaskReport::all(&self.plan.tasks, self.tasks.as_ref().map_or(&[], |tasks| &tasks.known))
     }
 
@@ -170,7 +169,7 @@ impl Prepared {
             tokio::task::spawn_blocking(move || Files::open(&of.plan, journal, &of.run_id, &of.stats));
         let files = opened.await.map_err(io::Error::other)?.map_err(StartRunError::Rows)?;
         let (committer, _thread) = committer::start(files, Arc::clone(&context.stats), traces)?;
-        let (publish, snapshots) = watch::channel(Snapshot::take(&context));
+        let (publish, snapshots) = watch::channel(RunStatus::now(&context));
         let (done_sender, done) = oneshot::channel();
         if let Some(tasks) = &self.tasks {
             let first_part = context.options.first_part.as_ref().map_or(&[][..], |first| &first.tasks);
@@ -193,7 +192,7 @@ impl Prepared {
 
 impl RunHandle {
     /// Snapshots, a few per second, and one at the end.
-    pub fn snapshots(&self) -> watch::Receiver<Snapshot> {
+    pub fn snapshots(&self) -> watch::Receiver<RunStatus> {
         self.snapshots.clone()
     }
 
@@ -240,11 +239,11 @@ impl RunHandle {
             exit_code = if exit_code == 0 { code } else { exit_code };
         }
         let mut report =
-            RunReport::new(&self.context, self.started_unix_ms, counts, exit_code, &ending.pipelines);
+            RunStatus::at_the_end(&self.context, self.started_unix_ms, counts, exit_code, &ending.pipelines);
         report.complete = problems.is_empty() && !goes_on && !self.context.options.tasks_only;
         if goes_on {
             // The account of what has run, until all of the run has one.
-            let so_far = RunReport { exit_code: 130, ..report.clone() };
+            let so_far = RunStatus { exit_code: 130, ..report.clone() };
             if let Err(error) = so_far.write(&self.context.plan.output) {
                 tracing::warn!(%error, "the account of the first part cannot be written");
             }

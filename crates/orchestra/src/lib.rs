@@ -72,14 +72,13 @@ pub use orchestra_plan::{
     read_model, workflow_schema,
 };
 pub use orchestra_runtime::{
-    Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, Earlier, EngineSpec,
-    EngineVersion, Engines, EventHook, ExitKind, Found, GroupOwner, HistogramReading, ItemCounts, KnownTask,
-    Launched, Launcher, LiveWorker, LiveWorkers, LoaderReport, Meter, OutputReport, PipelineReport,
-    PipelineStats, Prepared, ProcessError, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome,
-    RunReport, RunningCommand, Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats,
-    StartFlowError, StartRunError, Stats, StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot,
-    Timeouts, WorkerEvent, WorkerMemory, WorkerProcess, WorkerUse, actor_runtime, best_task, command_bounds,
-    commands_live, expand_of, failure_causes, known_tasks, running_commands,
+    Counter, DeviceOptions, DeviceStats, DeviceStatus, DeviceUse, Earlier, EngineSpec, EngineVersion,
+    Engines, EventHook, ExitKind, Found, GroupOwner, HistogramReading, ItemCounts, KnownTask, Launched,
+    Launcher, LiveWorker, LiveWorkers, LoaderStatus, Meter, OutputReport, PipelineStats, PipelineStatus,
+    Prepared, ProcessError, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunStatus,
+    StageOnDevice, StageStats, StageStatus, StartFlowError, StartRunError, Stats, StopHandle, TaskBoard,
+    TaskReport, TaskStanding, Timeouts, WorkerEvent, WorkerMemory, WorkerProcess, WorkerUse, actor_runtime,
+    best_task, command_bounds, commands_live, expand_of, failure_causes, known_tasks, running_commands,
     trace::{self, Tracer},
 };
 pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, TaskRecord, only_files};
@@ -139,7 +138,7 @@ pub struct StartOptions {
     /// Run the tasks of the plan, and none of its pipelines.
     pub tasks_only: bool,
     /// The report of the first part, where the run has two: see [`RunOutcome::goes_on`].
-    pub first_part: Option<Arc<RunReport>>,
+    pub first_part: Option<Arc<RunStatus>>,
     /// Never use the network.
     pub offline: bool,
     /// ONNX Runtime's shared library; `None` searches for it, and fetches it if need be.

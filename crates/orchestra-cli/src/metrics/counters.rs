@@ -6,8 +6,7 @@ use orchestra::plan::BatchPlan;
 use orchestra::telemetry::metrics::names;
 use orchestra::telemetry::metrics::{Buckets, Reading};
 use orchestra::{
-    EndClass, ExitKind, FailureKind, HistogramReading, LeaveReason, Meter, PipelineId, StageId, TaskNumbers,
-    TaskStanding,
+    EndClass, ExitKind, FailureKind, HistogramReading, LeaveReason, Meter, PipelineId, StageId, TaskStanding,
 };
 
 pub fn read(meter: &Meter, reading: &mut Reading) {
@@ -38,22 +37,25 @@ impl RunReading<'_> {
             self.device(device);
         }
         if !plan.tasks.is_empty() {
-            self.tasks(&self.meter.tasks());
+            self.tasks();
         }
     }
 
-    fn tasks(&mut self, tasks: &TaskNumbers) {
+    fn tasks(&mut self) {
+        let (plan, board) = (&self.meter.plan().tasks, self.meter.tasks());
+        let tasks = board.reports(plan, Duration::ZERO);
         for standing in TaskStanding::ALL {
-            let n = tasks.standings.get(&standing).copied().unwrap_or_default();
+            let n = tasks.iter().filter(|task| task.state == standing).count() as u64;
             self.reading.add(&names::TASKS, &[standing.as_str()], n);
         }
         for class in EndClass::ALL {
-            let n = tasks.ends.get(&class).copied().unwrap_or_default();
-            self.reading.add(&names::TASK_ATTEMPTS, &[class.as_str()], n);
+            self.reading.add(&names::TASK_ATTEMPTS, &[class.as_str()], board.ends(class));
         }
-        for (table, slot, metrics) in &tasks.running {
-            for (metric, values) in metrics {
-                self.reading.add(&names::TASK_METRIC, &[table, &slot.to_string(), metric], values.last);
+        let running = plan.tasks.iter().zip(&tasks).filter(|(_, task)| task.state == TaskStanding::Running);
+        for (plan, task) in running {
+            for (metric, values) in &task.metrics {
+                let labels = [&plan.name[..], &task.slot.to_string(), metric];
+                self.reading.add(&names::TASK_METRIC, &labels, values.last);
             }
         }
     }
@@ -138,10 +140,7 @@ impl RunReading<'_> {
         {
             self.reading.add(&names::WORKERS, &[device, state], n);
         }
-        let planned = plan.batch_stages().flat_map(|(_, batch)| &batch.workers);
-        let planned = planned.filter(|w| w.device.index() == index).map(|w| w.count as u64);
-        let serving = planned.sum::<u64>() + stats.added.get();
-        self.reading.add(&names::WORKERS_PLANNED, &[device, "serving"], serving);
+        self.reading.add(&names::WORKERS_PLANNED, &[device, "serving"], stats.workers());
         for (instrument, value) in [
             (&names::WORKER_STARTS, &stats.starts),
             (&names::WORKER_RESTARTS, &stats.restarts),

@@ -1,5 +1,5 @@
 //! The progress of a run on standard error: drawn again in place on a terminal, as a plain line now and then elsewhere. It is
-//! told what to show and asks no actor; time comes in as an argument.
+//! told what to show and asks no actor; time comes in with it.
 
 mod painter;
 mod render;
@@ -7,7 +7,7 @@ mod screen;
 
 use std::time::Duration;
 
-use orchestra::Snapshot;
+use orchestra::RunStatus;
 use painter::Painter;
 
 use crate::stderr;
@@ -16,12 +16,12 @@ pub use render::{Look, plain_line, render};
 pub use screen::Screen;
 
 /// How often a line is written where nothing can be drawn again.
-const LINE_EVERY: Duration = Duration::from_secs(10);
+const LINE_EVERY_SECONDS: f64 = 10.0;
 
 /// The state of a run, as it is shown: a snapshot, and what follows from an earlier one.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ProgressView {
-    pub now: Snapshot,
+    pub now: RunStatus,
     /// Items finished per second, lately.
     pub per_second: f64,
     /// Time left, if it can be told.
@@ -55,14 +55,14 @@ pub struct Progress {
 #[derive(Debug)]
 enum Shown {
     Bar(Painter),
-    Lines { due: Duration },
+    Lines { due_seconds: f64 },
     Off,
 }
 
 impl Progress {
     /// Shows nothing before the first update.
     pub fn new(mode: ProgressMode, surroundings: &Surroundings) -> Self {
-        let lines = Shown::Lines { due: LINE_EVERY };
+        let lines = Shown::Lines { due_seconds: LINE_EVERY_SECONDS };
         let shown = match mode {
             ProgressMode::Bar => Painter::start(surroundings.color()).map_or(lines, Shown::Bar),
             ProgressMode::Lines => lines,
@@ -71,12 +71,12 @@ impl Progress {
         Self { shown }
     }
 
-    /// Shows `view`; `elapsed` is the time since the run began. May be called as often as one likes.
-    pub fn update(&mut self, view: ProgressView, elapsed: Duration) {
+    /// May be called as often as one likes.
+    pub fn update(&mut self, view: ProgressView) {
         match &mut self.shown {
             Shown::Bar(painter) => painter.show(view),
-            Shown::Lines { due } if elapsed >= *due => {
-                *due = elapsed + LINE_EVERY;
+            Shown::Lines { due_seconds } if view.now.seconds >= *due_seconds => {
+                *due_seconds = view.now.seconds + LINE_EVERY_SECONDS;
                 stderr::say_line(&plain_line(&view));
             }
             Shown::Lines { .. } | Shown::Off => {}
@@ -127,14 +127,16 @@ mod tests {
 
     #[test]
     fn plain_lines_come_no_more_often_than_they_are_due() {
-        let mut progress = Progress { shown: Shown::Lines { due: LINE_EVERY } };
-        let due = |p: &Progress| match p.shown {
-            Shown::Lines { due } => due,
-            _ => panic!("no lines"),
+        let mut progress = Progress { shown: Shown::Lines { due_seconds: LINE_EVERY_SECONDS } };
+        let mut due_at = |seconds| {
+            let now = RunStatus { seconds, ..RunStatus::default() };
+            progress.update(ProgressView { now, ..ProgressView::default() });
+            match progress.shown {
+                Shown::Lines { due_seconds } => due_seconds,
+                _ => panic!("no lines"),
+            }
         };
-        progress.update(ProgressView::default(), Duration::from_secs(9));
-        assert_eq!(due(&progress), Duration::from_secs(10));
-        progress.update(ProgressView::default(), Duration::from_secs(25));
-        assert_eq!(due(&progress), Duration::from_secs(35));
+        assert_eq!(due_at(9.0), 10.0);
+        assert_eq!(due_at(25.0), 35.0);
     }
 }

@@ -151,7 +151,7 @@ fn paint(shared: &Shared, color: bool) {
 
 #[cfg(test)]
 mod tests {
-    use orchestra::Snapshot;
+    use orchestra::RunStatus;
 
     use super::*;
 
@@ -169,11 +169,11 @@ mod tests {
     #[test]
     fn the_newest_state_is_drawn_and_nothing_is_drawn_twice() {
         let shared = Shared::default();
-        for done in 1..=3 {
-            let now = Snapshot { done, ..Snapshot::default() };
+        for seconds in [1.0, 2.0, 3.0] {
+            let now = RunStatus { seconds, ..RunStatus::default() };
             shared.order(|o| o.view = Some(ProgressView { now, ..ProgressView::default() }));
         }
-        assert_eq!(shared.next().view.map(|v| v.now.done), Some(3));
+        assert_eq!(shared.next().view.map(|v| v.now.seconds), Some(3.0));
         shared.order(|o| o.end = true);
         assert!(shared.next().view.is_none());
         assert!(!shared.print("too late"));

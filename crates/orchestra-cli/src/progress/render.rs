@@ -1,8 +1,11 @@
 //! One state of a run as lines of text, for a terminal of a given width. Pure: no terminal, no time.
 
+use std::time::Duration;
+
 use console::{Style, measure_text_width, truncate_str};
 use orchestra::plan::format_bytes;
-use orchestra::{DeviceSnapshot, Extent, Gpu, RunningCommand, Snapshot, StageSnapshot, TasksSnapshot};
+use orchestra::{DeviceStatus, Gpu, ItemCounts, RunStatus, StageStatus, TaskReport, TaskStanding};
+use orchestra_core::compare_numbers;
 
 use super::ProgressView;
 use crate::columns::{CellAlignment, aligned};
@@ -28,64 +31,73 @@ pub struct Look {
 pub fn render(view: &ProgressView, look: Look) -> Vec<String> {
     // The last column stays free: some terminals wrap when it is written.
     let look = Look { width: look.width.saturating_sub(1).max(MIN_WIDTH), ..look };
-    let Snapshot { tasks, stages, devices, .. } = &view.now;
+    let RunStatus { tasks, stages, devices, .. } = &view.now;
     let mut lines = header(view, look);
-    let unnamed = tasks.running.saturating_sub(tasks.commands.len() as u64);
-    lines.extend(section("running", tasks.commands.iter().map(command).collect(), unnamed, look));
+    let mut running: Vec<_> = tasks.iter().filter(|task| task.state == TaskStanding::Running).collect();
+    running.sort_by(|a, b| compare_numbers(b.seconds, a.seconds));
+    lines.extend(section("running", running.into_iter().map(|task| command(task)).collect(), look));
     let rows = stages.iter().zip(&view.stage_rates).map(|(stage, rate)| self::stage(stage, *rate));
-    lines.extend(section("stages", rows.collect(), 0, look));
+    lines.extend(section("stages", rows.collect(), look));
     let rows = devices.iter().zip(&view.busy).map(|(device, busy)| self::device(device, *busy));
-    lines.extend(section("devices", rows.collect(), 0, look));
+    lines.extend(section("devices", rows.collect(), look));
     lines.iter().map(|line| truncate_str(line, look.width, "…").into_owned()).collect()
 }
 
 /// The state as one line for a log or a pipe.
 pub fn plain_line(view: &ProgressView) -> String {
     if has_tasks_alone(view) {
-        let TasksSnapshot { total, done, failed, running, .. } = view.now.tasks;
-        let tasks = counted(total, "task", "tasks");
-        let mut out = format!("progress: {} of {tasks}, {} running", count(done + failed), count(running));
+        let (running, failed) = (n_tasks(view, &[TaskStanding::Running]), n_tasks(view, &FAILED));
+        let mut out = format!("progress: {}, {} running", tasks_ended(view), count(running));
         if failed > 0 {
             out.push_str(&format!(", {} failed", count(failed)));
         }
         return out;
     }
-    let finished = view.now.done.saturating_add(view.now.failed);
-    let mut out = match view.now.extent {
-        Extent::Known(total) => format!(
+    let ItemCounts { read, failed, total, listed, .. } = view.now.items;
+    let mut out = match (total, listed) {
+        (Some(total), _) => format!(
             "progress: {} of {} ({}%)",
-            count(finished),
+            count(read),
             counted(total, "item", "items"),
-            percent(finished, total)
+            percent(read, total)
         ),
-        Extent::Growing(listed) => {
-            format!("progress: {} of {} so far", count(finished), counted(listed, "item", "items"))
+        (None, Some(listed)) => {
+            format!("progress: {} of {} so far", count(read), counted(listed, "item", "items"))
         }
-        Extent::Endless => format!("progress: {}", counted(finished, "item", "items")),
+        (None, None) => format!("progress: {}", counted(read, "item", "items")),
     };
     out.push_str(&format!(", {}/s", per_second(view.per_second)));
     if let Some(eta) = view.eta {
         out.push_str(&format!(", {} left", clock(eta)));
     }
-    if view.now.failed > 0 {
-        out.push_str(&format!(", {} failed", count(view.now.failed)));
+    if failed > 0 {
+        out.push_str(&format!(", {} failed", count(failed)));
     }
-    if view.now.restarts > 0 {
-        out.push_str(&format!(", {}", counted(view.now.restarts, "restart", "restarts")));
+    if view.now.restarts() > 0 {
+        out.push_str(&format!(", {}", counted(view.now.restarts(), "restart", "restarts")));
     }
-    if view.now.tasks.total > 0 {
-        out.push_str(&format!(
-            ", {} of {}",
-            count(view.now.tasks.done + view.now.tasks.failed),
-            counted(view.now.tasks.total, "task", "tasks")
-        ));
+    if !view.now.tasks.is_empty() {
+        out.push_str(&format!(", {}", tasks_ended(view)));
     }
     out.push_str(&gpus(&view.now.devices));
     out
 }
 
+const ENDED: [TaskStanding; 3] = [TaskStanding::Done, TaskStanding::Failed, TaskStanding::Skipped];
+/// Failed, and those that were not started for that.
+const FAILED: [TaskStanding; 2] = [TaskStanding::Failed, TaskStanding::Skipped];
+
+fn n_tasks(view: &ProgressView, are: &[TaskStanding]) -> u64 {
+    view.now.tasks.iter().filter(|task| are.contains(&task.state)).count() as u64
+}
+
+fn tasks_ended(view: &ProgressView) -> String {
+    let all = counted(view.now.tasks.len() as u64, "task", "tasks");
+    format!("{} of {all}", count(n_tasks(view, &ENDED)))
+}
+
 /// What all GPUs together do, where something is known of one: the mean of their utilisation, and the sum of the rest.
-fn gpus(devices: &[DeviceSnapshot]) -> String {
+fn gpus(devices: &[DeviceStatus]) -> String {
     let gpus = || devices.iter().filter_map(|device| device.gpu.as_ref());
     let percents: Vec<u64> = gpus().filter_map(|gpu| gpu.utilization).map(u64::from).collect();
     let memory: Vec<u64> = gpus().map(|gpu| gpu.memory_used()).collect();
@@ -106,11 +118,11 @@ fn gpus(devices: &[DeviceSnapshot]) -> String {
 /// The bar and all facts in one line, or in two where that is too wide.
 fn header(view: &ProgressView, look: Look) -> Vec<String> {
     let mut facts = facts(view);
-    let (finished, extent) = match has_tasks_alone(view) {
-        true => (view.now.tasks.done + view.now.tasks.failed, Extent::Known(view.now.tasks.total)),
-        false => (view.now.done.saturating_add(view.now.failed), view.now.extent),
+    let (finished, total) = match has_tasks_alone(view) {
+        true => (n_tasks(view, &ENDED), Some(view.now.tasks.len() as u64)),
+        false => (view.now.items.read, view.now.items.total),
     };
-    if let Some(total) = extent.known().filter(|total| *total > 0) {
+    if let Some(total) = total.filter(|total| *total > 0) {
         facts.insert(0, (bar(finished, total), Style::new().green()));
     }
     let paint = |(text, style): (String, Style)| style.force_styling(look.color).apply_to(text).to_string();
@@ -128,44 +140,44 @@ fn header(view: &ProgressView, look: Look) -> Vec<String> {
 fn facts(view: &ProgressView) -> Vec<(String, Style)> {
     let (plain, bad) = (Style::new, || Style::new().red().bold());
     let mut facts = Vec::new();
+    let (tasks, ended) = (view.now.tasks.len() as u64, n_tasks(view, &ENDED));
     if has_tasks_alone(view) {
-        let ended = view.now.tasks.done + view.now.tasks.failed;
-        facts.push((format!("{:>5}%", percent(ended, view.now.tasks.total)), plain()));
+        facts.push((format!("{:>5}%", percent(ended, tasks)), plain()));
     } else {
-        let finished = view.now.done.saturating_add(view.now.failed);
-        match view.now.extent {
-            Extent::Known(total) => {
-                facts.push((format!("{:>5}%", percent(finished, total)), plain()));
-                facts.push((format!("{}/{}", count(finished), count(total)), plain()));
+        let ItemCounts { read, failed, total, listed, .. } = view.now.items;
+        match (total, listed) {
+            (Some(total), _) => {
+                facts.push((format!("{:>5}%", percent(read, total)), plain()));
+                facts.push((format!("{}/{}", count(read), count(total)), plain()));
             }
-            Extent::Growing(listed) => {
-                facts.push((format!("{}/{} so far", count(finished), count(listed)), plain()));
+            (None, Some(listed)) => {
+                facts.push((format!("{}/{} so far", count(read), count(listed)), plain()));
             }
-            Extent::Endless => facts.push((counted(finished, "item", "items"), plain())),
+            (None, None) => facts.push((counted(read, "item", "items"), plain())),
         }
         facts.push((format!("{}/s", per_second(view.per_second)), plain()));
         facts.extend(view.eta.map(|eta| (format!("eta {}", clock(eta)), plain())));
-        if view.now.failed > 0 {
-            facts.push((format!("{} failed", count(view.now.failed)), bad()));
+        if failed > 0 {
+            facts.push((format!("{} failed", count(failed)), bad()));
         }
-        if view.now.restarts > 0 {
-            facts.push((counted(view.now.restarts, "restart", "restarts"), Style::new().yellow()));
+        if view.now.restarts() > 0 {
+            facts.push((counted(view.now.restarts(), "restart", "restarts"), Style::new().yellow()));
         }
     }
-    let tasks = &view.now.tasks;
-    if tasks.total > 0 {
-        facts.push((format!("{}/{} tasks", count(tasks.done + tasks.failed), count(tasks.total)), plain()));
-        facts.push((format!("{} running", count(tasks.running)), plain()));
+    if tasks > 0 {
+        facts.push((format!("{}/{} tasks", count(ended), count(tasks)), plain()));
+        facts.push((format!("{} running", count(n_tasks(view, &[TaskStanding::Running]))), plain()));
     }
-    if tasks.failed > 0 {
-        facts.push((counted(tasks.failed, "task failed", "tasks failed"), bad()));
+    let failed = n_tasks(view, &FAILED);
+    if failed > 0 {
+        facts.push((counted(failed, "task failed", "tasks failed"), bad()));
     }
     facts
 }
 
 /// Whether the run has commands and no items.
 fn has_tasks_alone(view: &ProgressView) -> bool {
-    view.now.tasks.total > 0 && view.now.stages.is_empty() && view.now.extent == Extent::Known(0)
+    !view.now.tasks.is_empty() && view.now.stages.is_empty() && view.now.items.total == Some(0)
 }
 
 fn bar(finished: u64, total: u64) -> String {
@@ -174,11 +186,11 @@ fn bar(finished: u64, total: u64) -> String {
     format!("[{}{head}{}]", "=".repeat(filled), " ".repeat(BAR_CELLS - filled - head.len()))
 }
 
-/// Rows below one another, behind the name of the section. There are `more` that are not among them.
-fn section(name: &str, mut rows: Vec<Vec<String>>, more: u64, look: Look) -> Vec<String> {
-    let n = rows.len() as u64 + more;
-    rows.truncate(if n > MAX_LINES as u64 { MAX_LINES - 1 } else { MAX_LINES });
-    let hidden = n - rows.len() as u64;
+/// Rows below one another, behind the name of the section.
+fn section(name: &str, mut rows: Vec<Vec<String>>, look: Look) -> Vec<String> {
+    let n = rows.len();
+    rows.truncate(if n > MAX_LINES { MAX_LINES - 1 } else { MAX_LINES });
+    let hidden = (n - rows.len()) as u64;
     let mut lines = aligned(rows, CellAlignment::Left);
     if hidden > 0 {
         lines.push(format!("… and {} more", count(hidden)));
@@ -193,24 +205,24 @@ fn section(name: &str, mut rows: Vec<Vec<String>>, more: u64, look: Look) -> Vec
     lines
 }
 
-fn command(command: &RunningCommand) -> Vec<String> {
-    let again = if command.attempt > 1 { format!("attempt {}", command.attempt) } else { String::new() };
-    let memory = if command.memory > 0 { format_bytes(command.memory) } else { String::new() };
-    let (task, place) = (command.task.clone(), command.place.clone());
-    vec![task, place, again, clock(command.elapsed), memory, metrics(&command.metrics)]
+fn command(task: &TaskReport) -> Vec<String> {
+    let again = if task.attempts > 1 { format!("attempt {}", task.attempts) } else { String::new() };
+    let memory = if task.peak_memory > 0 { format_bytes(task.peak_memory) } else { String::new() };
+    let elapsed = clock(Duration::from_secs_f64(task.seconds));
+    vec![task.task.clone(), task.place.clone(), again, elapsed, memory, metrics(&task.metrics)]
 }
 
-fn stage(stage: &StageSnapshot, rate: f64) -> Vec<String> {
-    let queued = count(stage.entered.saturating_sub(stage.left + stage.failed));
+fn stage(stage: &StageStatus, rate: f64) -> Vec<String> {
+    let queued = count(stage.entered.saturating_sub(stage.out + stage.failed));
     vec![stage.name.clone(), format!("{queued} queued"), format!("{}/s", per_second(rate))]
 }
 
-fn device(device: &DeviceSnapshot, busy: f64) -> Vec<String> {
+fn device(device: &DeviceStatus, busy: f64) -> Vec<String> {
     let busy = (busy.clamp(0.0, 1.0) * 100.0).round() as u32; // NaN stays NaN, and `as` makes it 0
     let of_gpu =
         |text: &dyn Fn(&Gpu) -> Option<String>| device.gpu.as_ref().and_then(text).unwrap_or_default();
     vec![
-        device.name.clone(),
+        device.device.clone(),
         counted(device.ready, "worker", "workers"),
         format!("{busy}% busy"),
         of_gpu(&|gpu| gpu.utilization.map(|percent| format!("gpu {percent}%"))),
@@ -225,7 +237,7 @@ fn watts(gpu: &Gpu) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::sync::Arc;
 
     use orchestra::{MetricValues, TaskMetrics};
 
@@ -236,26 +248,22 @@ mod tests {
     }
 
     fn view() -> ProgressView {
-        let stage = |name: &str, queued: u64| StageSnapshot {
+        let stage = |name: &str, queued: u64| StageStatus {
             name: name.into(),
             entered: 50_000 + queued,
-            left: 49_990,
+            out: 49_990,
             failed: 10,
-            ..StageSnapshot::default()
+            ..StageStatus::default()
         };
         let device =
-            |name: &str, ready, gpu| DeviceSnapshot { name: name.into(), ready, gpu, ..Default::default() };
-        let now = Snapshot {
-            extent: Extent::Known(100_000),
-            done: 42_314,
-            failed: 3,
+            |name: &str, ready, gpu| DeviceStatus { device: name.into(), ready, gpu, ..Default::default() };
+        let first = device("cuda:0", 2, Some(gpu(3_650_722_201, 85_899_345_920)));
+        let items = ItemCounts { read: 42_317, failed: 3, total: Some(100_000), ..ItemCounts::default() };
+        let now = RunStatus {
+            items,
             stages: vec![stage("pixels", 120), stage("classify", 64), stage("answer", 0)],
-            devices: vec![
-                device("cuda:0", 2, Some(gpu(3_650_722_201, 85_899_345_920))),
-                device("cuda:1", 0, None),
-            ],
-            restarts: 1,
-            ..Snapshot::default()
+            devices: vec![DeviceStatus { restarts: 1, ..first }, device("cuda:1", 0, None)],
+            ..RunStatus::default()
         };
         ProgressView {
             now,
@@ -276,18 +284,25 @@ mod tests {
             let report = MetricValues { last, min: 0.0, max: 1.0, count: 2 };
             TaskMetrics::from([("loss".to_owned(), report)])
         };
-        let command = |task: &str, attempt, seconds, metrics| RunningCommand {
-            task: task.into(),
-            attempt,
-            place: "slot 0, cuda:0".into(),
-            elapsed: Duration::from_secs(seconds),
-            memory: if attempt == 1 { 3 << 30 } else { 0 },
-            metrics,
+        let command = |task: &str, attempts, seconds, metrics| {
+            Arc::new(TaskReport {
+                task: task.into(),
+                state: TaskStanding::Running,
+                attempts,
+                place: "slot 0, cuda:0".into(),
+                seconds,
+                peak_memory: if attempts == 1 { 3 << 30 } else { 0 },
+                metrics,
+                ..TaskReport::default()
+            })
         };
-        let commands =
-            vec![command("train[lr=0.1]", 1, 72, loss(0.25)), command("test", 2, 3, TaskMetrics::new())];
-        let tasks = TasksSnapshot { total: 10, done: 3, running: 4, commands, ..TasksSnapshot::default() };
-        let now = Snapshot { tasks, ..Snapshot::default() };
+        let mut tasks = vec![
+            Arc::default(),
+            command("test", 2, 3.0, TaskMetrics::new()),
+            command("train[lr=0.1]", 1, 72.0, loss(0.25)),
+        ];
+        tasks.extend((0..5).map(|_| command("more", 1, 0.0, TaskMetrics::new())));
+        let now = RunStatus { tasks, ..RunStatus::default() };
         let view = ProgressView { now, ..ProgressView::default() };
         let at = |width| render(&view, Look { width, color: false })[1..].join("\n");
         assert_eq!(
@@ -295,6 +310,9 @@ mod tests {
             "\
 running  train[lr=0.1]  slot 0, cuda:0             1:12  3 GiB  loss 0.2500
          test           slot 0, cuda:0  attempt 2  0:03
+         more           slot 0, cuda:0             0:00  3 GiB
+         more           slot 0, cuda:0             0:00  3 GiB
+         more           slot 0, cuda:0             0:00  3 GiB
          … and 2 more"
         );
         assert_eq!(at(50).lines().next(), Some("train[lr=0.1]  slot 0, cuda:0             1:12  …"));
@@ -363,17 +381,19 @@ cuda:1  0 workers  0% busy"
 
     #[test]
     fn without_a_total_there_is_no_bar() {
-        let view = |extent| {
-            let now = Snapshot { extent, done: 1, ..Snapshot::default() };
+        let view = |read, total, listed| {
+            let items = ItemCounts { read, total, listed, ..ItemCounts::default() };
+            let now = RunStatus { items, ..RunStatus::default() };
             ProgressView { now, per_second: 2.0, ..ProgressView::default() }
         };
-        let (growing, endless) = (view(Extent::Growing(1234)), view(Extent::Endless));
+        let (growing, endless) = (view(1, None, Some(1234)), view(1, None, None));
         assert_eq!(render(&growing, Look { width: 80, color: false }), ["1/1,234 so far  2.00/s"]);
         assert_eq!(plain_line(&growing), "progress: 1 of 1,234 items so far, 2.00/s");
         assert_eq!(render(&endless, Look { width: 80, color: false }), ["1 item  2.00/s"]);
         assert_eq!(plain_line(&endless), "progress: 1 item, 2.00/s");
-        let empty = ProgressView::default();
-        assert_eq!(render(&empty, Look { width: 80, color: false }), ["100.0%  0/0  0/s"]);
+        let empty = view(0, Some(0), Some(0));
+        assert_eq!(render(&empty, Look { width: 80, color: false }), ["100.0%  0/0  2.00/s"]);
+        assert_eq!(plain_line(&empty), "progress: 0 of 0 items (100.0%), 2.00/s");
     }
 
     #[test]
@@ -387,7 +407,7 @@ cuda:1  0 workers  0% busy"
     #[test]
     fn strange_numbers_break_nothing() {
         let mut view = view();
-        (view.now.done, view.now.failed) = (u64::MAX, 3);
+        view.now.items.read = u64::MAX;
         (view.busy[0], view.per_second) = (f64::NAN, f64::NEG_INFINITY);
         let text = render(&view, Look { width: 80, color: false }).join("\n");
         assert!(text.contains("=]  100.0%") && text.contains("0% busy"), "{text}");
@@ -406,6 +426,5 @@ cuda:1  0 workers  0% busy"
             (gpu.utilization, gpu.power_mw) = (Some(80), Some(watts * 1_000));
         }
         assert!(plain_line(&view).ends_with(", gpu 80% 3.4 GiB 271 W"));
-        assert_eq!(plain_line(&ProgressView::default()), "progress: 0 of 0 items (100.0%), 0/s");
     }
 }

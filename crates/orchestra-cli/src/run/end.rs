@@ -1,12 +1,11 @@
 //! The end of `orchestra run`: the summary, what traces and log files lack, and the exit code.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use orchestra::telemetry::{SpanReport, TelemetryGuard};
-use orchestra::{Bottleneck, Plan, Prepared, RunOutcome};
+use orchestra::{ItemCounts, OutputReport, Plan, Prepared, RunOutcome, RunStatus};
 
 use super::not_started;
 use crate::args::{RunArgs, Verbosity, resume_command};
@@ -25,22 +24,9 @@ pub(super) fn end(
     after: Option<AfterTheRun>,
 ) -> Result<ExitCode, Failed> {
     let report = &outcome.report;
-    let summary = Summary {
-        read: report.items.read,
-        done: report.items.done,
-        failed: report.items.failed,
-        seconds: report.seconds,
-        items_per_second: report.items_per_second,
-        seconds_items: report.seconds_items,
-        causes: report.failures.clone(),
-        restarts: report.devices.iter().map(|d| d.restarts).sum(),
-        bottleneck: report.bottleneck,
-        tasks: report.tasks.clone(),
-        passed_over: report.passed_over.clone(),
-        resumed_from,
-        outputs: outputs(plan, |sink| report.outputs.get(sink).and_then(|output| output.part_files)),
-        ..summary(plan, &report.run_id, run_end(outcome, plan))
-    };
+    let n_part_files = |sink| report.outputs.get(sink).and_then(|output: &OutputReport| output.part_files);
+    let outputs = outputs(plan, n_part_files);
+    let summary = Summary { resumed_from, outputs, ..summary(plan, report.clone(), run_end(outcome, plan)) };
     print_summary(&summary, report, output)?;
     for left_out in &report.left_out {
         stderr::say_line(&left_out::warning(left_out));
@@ -97,15 +83,17 @@ fn run_end(outcome: &RunOutcome, plan: &Plan) -> RunEnd {
 pub(super) fn finished_before(prepared: Prepared, code: i32, output: Output) -> Result<ExitCode, Failed> {
     let plan = Arc::clone(&prepared.plan);
     let counts = prepared.counts();
-    let summary = Summary {
+    let (read, done, failed) = (counts.total(), counts.done, counts.failed);
+    let report = RunStatus {
+        workflow: plan.name.clone(),
+        run_id: prepared.run_id.clone(),
         tasks: prepared.tasks(),
-        read: counts.total(),
-        done: counts.done,
-        failed: counts.failed,
-        causes: if counts.failed > 0 { orchestra::failure_causes(&plan.output) } else { Vec::new() },
-        outputs: outputs(&plan, |sink| Some(prepared.n_part_files(sink))),
-        ..summary(&plan, &prepared.run_id, RunEnd::FinishedBefore)
+        items: ItemCounts { read, done, failed, ..ItemCounts::default() },
+        failures: if failed > 0 { orchestra::failure_causes(&plan.output) } else { Vec::new() },
+        ..RunStatus::default()
     };
+    let outputs = outputs(&plan, |sink| Some(prepared.n_part_files(sink)));
+    let summary = Summary { outputs, ..summary(&plan, report, RunEnd::FinishedBefore) };
     prepared.close().map_err(not_started)?;
     tracing::debug!(code, "the run was finished before");
     match output {
@@ -126,28 +114,14 @@ fn outputs(plan: &Plan, n_part_files: impl Fn(usize) -> Option<u64>) -> Vec<Stri
     outputs.collect()
 }
 
-/// Of a run in which nothing has happened.
-fn summary(plan: &Plan, run_id: &str, end: RunEnd) -> Summary {
+fn summary(plan: &Plan, report: RunStatus, end: RunEnd) -> Summary {
     Summary {
-        workflow: plan.name.clone(),
-        run_id: run_id.to_owned(),
+        report,
         end,
-        read: 0,
-        done: 0,
-        failed: 0,
-        seconds: 0.0,
-        items_per_second: 0.0,
-        seconds_items: 0.0,
-        causes: Vec::new(),
-        restarts: 0,
-        bottleneck: Bottleneck::Unknown,
-        tasks: Vec::new(),
         has_items: !plan.pipelines.is_empty(),
         outputs: Vec::new(),
-        failures_path: plan.output.join(orchestra::FAILURE_RECORDS),
         output: plan.output.clone(),
         resumed_from: None,
-        passed_over: BTreeMap::new(),
         resume_command: resume_command(std::env::args_os()),
     }
 }
@@ -171,7 +145,7 @@ impl Output {
 }
 
 /// A quiet run that is not all done still says why.
-fn print_summary(summary: &Summary, report: &orchestra::RunReport, output: Output) -> Result<(), Failed> {
+fn print_summary(summary: &Summary, report: &RunStatus, output: Output) -> Result<(), Failed> {
     match output {
         Output::Json => {
             stdout::print_json(report)?;

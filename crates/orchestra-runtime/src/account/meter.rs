@@ -9,7 +9,7 @@ use orchestra_plan::Plan;
 use crate::account::stats::Stats;
 use crate::context::RunContext;
 use crate::fleet::device_watch::DeviceWatch;
-use crate::tasks::board::{TaskBoard, TaskNumbers};
+use crate::tasks::board::TaskBoard;
 
 /// Reads the counters of a run. Cheap to clone; may be kept and read after the end of the run.
 #[derive(Clone)]
@@ -49,8 +49,8 @@ impl Meter {
         &self.devices
     }
 
-    pub fn tasks(&self) -> TaskNumbers {
-        self.tasks.numbers(&self.plan.tasks)
+    pub fn tasks(&self) -> &TaskBoard {
+        &self.tasks
     }
 
     /// Id of the run, as in `run.json`.

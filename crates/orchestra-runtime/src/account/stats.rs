@@ -113,6 +113,8 @@ impl StageStats {
 
 #[derive(Debug, Default)]
 pub struct DeviceStats {
+    /// Workers that the plan gives it.
+    planned: u64,
     pub ready: Counter,
     /// Workers that were asked to end, or are being killed, and are not gone yet.
     pub ending: Counter,
@@ -130,6 +132,17 @@ pub struct DeviceStats {
 }
 
 impl DeviceStats {
+    fn of(plan: &Plan, device: usize) -> Self {
+        let workers = plan.batch_stages().flat_map(|(_, batch)| &batch.workers);
+        let here = workers.filter(|workers| workers.device.index() == device);
+        Self { planned: here.map(|workers| workers.count as u64).sum(), ..Self::default() }
+    }
+
+    /// Workers that the plan gives it, and those that were added.
+    pub fn workers(&self) -> u64 {
+        self.planned + self.added.get()
+    }
+
     /// Workers that are gone, by how they ended.
     pub fn exits(&self, kind: ExitKind) -> &Counter {
         &self.exits[kind as usize]
@@ -219,7 +232,7 @@ impl Stats {
             first_of_sinks: plan.sinks.iter().map(|_| FirstItems::default()).collect(),
             n_part_files: plan.sinks.iter().map(|_| Counter::default()).collect(),
             stages: (0..plan.stages.len()).map(|stage| StageStats::of(plan, stage)).collect(),
-            devices: plan.devices.iter().map(|_| DeviceStats::default()).collect(),
+            devices: (0..plan.devices.len()).map(|device| DeviceStats::of(plan, device)).collect(),
             pipeline_of_source: plan.sources.iter().map(|source| source.pipeline).collect(),
             ..Self::default()
         }

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use super::endpoints::RequestEndpoints;
 use super::waiting::{Answer, Pending, ReplyRecord, Requests};
 use crate::account::meter::{Meter, Remains};
-use crate::account::snapshot::Snapshot;
+use crate::account::status::RunStatus;
 use crate::context::{RunContext, RunOptions};
 use crate::fleet::device_watch::Watcher;
 use crate::fleet::live_workers::LiveWorker;
@@ -93,7 +93,7 @@ pub struct Flow {
     turn: tokio::sync::Mutex<()>,
     root: AbortOnDrop,
     over: JoinHandle<()>,
-    snapshots: watch::Receiver<Snapshot>,
+    snapshots: watch::Receiver<RunStatus>,
     _watcher: Watcher,
     _tracer_hears_of_the_end: TellTheEnd,
 }
@@ -135,7 +135,7 @@ impl Flow {
         let context = Arc::new(RunContext::new(Arc::new(plan), run_id, run));
         let end = TellTheEnd::of(&context);
         let requests = Arc::new(Requests::new(&context, SourceId(0), most_requests));
-        let (publish, snapshots) = watch::channel(Snapshot::take(&context));
+        let (publish, snapshots) = watch::channel(RunStatus::now(&context));
         let (done, _) = oneshot::channel();
         let args = RootArgs {
             context: Arc::clone(&context),
@@ -171,7 +171,7 @@ impl Flow {
     }
 
     /// Snapshots, a few per second.
-    pub fn snapshots(&self) -> watch::Receiver<Snapshot> {
+    pub fn snapshots(&self) -> watch::Receiver<RunStatus> {
         self.snapshots.clone()
     }
 

@@ -289,8 +289,8 @@ impl TasksState {
         let (context, tasks) = (&args.context, &args.context.plan.tasks.tasks);
         let Some(first) = &context.options.first_part else { return };
         for (at, task) in tasks.iter().enumerate() {
-            let is_it = |report: &&TaskReport| report.task == task.id && report.state == TaskStanding::Failed;
-            if first.tasks.iter().any(|report| is_it(&report)) {
+            let is_it = |report: &TaskReport| report.task == task.id && report.state == TaskStanding::Failed;
+            if first.tasks.iter().any(|report| is_it(report)) {
                 context.tasks.has_failed(at);
                 let skipped = self.schedule.give_up(at);
                 self.skip(&skipped, &format!("`{}` has failed", task.id));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orchestra_core::tasks::{EndClass, Start, TaskMetrics, best};
@@ -13,11 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::tasks::earlier::KnownTask;
 
-/// Commands that are named in a snapshot.
-const SHOWN: usize = 8;
-
 named_enum! {
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum TaskStanding {
         /// It was not started.
@@ -36,8 +33,8 @@ named_enum! {
     }
 }
 
-/// A task in `run.json`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+/// A task in `run.json`, and in the file of the commands that run now.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskReport {
     pub task: String,
     pub state: TaskStanding,
@@ -45,7 +42,7 @@ pub struct TaskReport {
     pub before: bool,
     /// Attempts, over all starts of the run.
     pub attempts: u32,
-    /// Seconds that the command of the last attempt ran.
+    /// Seconds that the command of the last attempt ran, or runs.
     pub seconds: f64,
     /// The slot of the last attempt, and its devices.
     pub place: String,
@@ -64,13 +61,19 @@ pub struct TaskReport {
     pub metrics: TaskMetrics,
     /// It is the best of its table, of those that are done.
     pub best: bool,
+    /// The slot of the last attempt in this start.
+    #[serde(skip)]
+    pub slot: usize,
+    /// When that began, since the start of the run.
+    #[serde(skip)]
+    pub began: Duration,
 }
 
 impl TaskReport {
     /// What is known of the tasks of a plan before they are started.
-    pub fn all(plan: &TasksPlan, known: &[KnownTask]) -> Vec<Self> {
-        let before = |(task, known): (&TaskPlan, &KnownTask)| Self::before(task, known);
-        let mut reports: Vec<Self> = plan.tasks.iter().zip(known).map(before).collect();
+    pub fn all(plan: &TasksPlan, known: &[KnownTask]) -> Vec<Arc<Self>> {
+        let before = |(task, known): (&TaskPlan, &KnownTask)| Arc::new(Self::before(task, known));
+        let mut reports: Vec<_> = plan.tasks.iter().zip(known).map(before).collect();
         Self::mark_best(plan, &mut reports);
         reports
     }
@@ -85,20 +88,25 @@ impl TaskReport {
         report
     }
 
-    fn mark_best(plan: &TasksPlan, reports: &mut [Self]) {
+    /// Those of an earlier start may be better no more.
+    fn mark_best(plan: &TasksPlan, reports: &mut [Arc<Self>]) {
         // The tasks of a table follow one another.
         let mut begin = 0;
         for table in plan.tasks.chunk_by(|a, b| a.name == b.name) {
-            let of_table = &mut reports[begin..begin + table.len()];
+            // A board that was not begun has none.
+            let Some(of_table) = reports.get_mut(begin..begin + table.len()) else { return };
             begin += table.len();
             let Some(objective) = table[0].best else { continue };
             let name = &table[0].metrics[objective.metric].name;
-            let value = |report: &Self| {
+            let value = |report: &Arc<Self>| {
                 report.metrics.get(name).map(|m| m.last).filter(|_| report.state == TaskStanding::Done)
             };
             let values = of_table.iter().enumerate().filter_map(|(at, report)| Some((at, value(report)?)));
-            if let Some(best) = best(objective.goal, values) {
-                of_table[best].best = true;
+            let best = best(objective.goal, values);
+            for (at, report) in of_table.iter_mut().enumerate() {
+                if report.best != (best == Some(at)) {
+                    Arc::make_mut(report).best = !report.best;
+                }
             }
         }
     }
@@ -121,91 +129,53 @@ pub fn log_file(plan: &TaskPlan, attempt: u32) -> PathBuf {
     plan.folder.join(format!("attempt-{attempt}.log"))
 }
 
-/// How far the tasks of a run are.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct TasksSnapshot {
-    pub total: u64,
-    /// Ended well or early, also those of earlier starts.
-    pub done: u64,
-    /// Failed, and those that were not started for that.
-    pub failed: u64,
-    pub running: u64,
-    /// Some of these, the oldest first.
-    pub commands: Vec<RunningCommand>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct RunningCommand {
-    pub task: String,
-    pub attempt: u32,
-    /// Its slot, and its devices.
-    pub place: String,
-    pub elapsed: Duration,
-    /// Most bytes of main memory that all its processes together were seen to have; what they share counts for each.
-    pub memory: u64,
-    /// What it has reported so far.
-    pub metrics: TaskMetrics,
-}
-
-/// What the tasks of a run come to, as numbers.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct TaskNumbers {
-    pub standings: BTreeMap<TaskStanding, u64>,
-    /// Attempts of this start that have ended, by the class of their end.
-    pub ends: BTreeMap<EndClass, u64>,
-    /// The table, the slot and the metrics of each command that runs.
-    pub running: Vec<(String, usize, TaskMetrics)>,
-}
-
 #[derive(Debug, Default)]
 pub struct TaskBoard(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    reports: Vec<TaskReport>,
-    /// The slots of running commands, by the time of their starts since that of the run.
-    running: BTreeMap<(Duration, usize), usize>,
-    done: u64,
-    failed: u64,
+    /// Shared with those that look on, who are many times a second.
+    reports: Vec<Arc<TaskReport>>,
     ends: BTreeMap<EndClass, u64>,
 }
 
 impl TaskBoard {
     /// `first_part`: the tasks after the first part of this start; empty where there was none.
-    pub fn begin(&self, plan: &TasksPlan, known: &[KnownTask], first_part: &[TaskReport]) {
-        let mut board = locked(&self.0);
-        board.reports = TaskReport::all(plan, known);
-        for report in &mut board.reports {
-            let has_run = |first: &&TaskReport| {
+    pub fn begin(&self, plan: &TasksPlan, known: &[KnownTask], first_part: &[Arc<TaskReport>]) {
+        let mut reports = TaskReport::all(plan, known);
+        for report in &mut reports {
+            let has_run = |first: &&Arc<TaskReport>| {
                 first.task == report.task && first.state == TaskStanding::Done && report.before
             };
             if let Some(first) = first_part.iter().find(has_run) {
-                report.before = first.before;
+                Arc::make_mut(report).before = first.before;
             }
         }
-        board.done = known.iter().filter(|known| known.is_done).count() as u64;
+        locked(&self.0).reports = reports;
+    }
+
+    fn change(&self, task: usize, change: impl FnOnce(&mut TaskReport)) {
+        change(Arc::make_mut(&mut locked(&self.0).reports[task]));
     }
 
     pub fn started(&self, start: &Start, place: &str, log: PathBuf, now: Duration) {
-        let mut board = locked(&self.0);
-        board.running.insert((now, start.task), start.lease.slot);
-        let report = &mut board.reports[start.task];
-        (report.state, report.attempts, report.end, report.why) =
-            (TaskStanding::Running, start.attempt, None, None);
-        report.place = place.to_owned();
-        report.log = Some(log);
-        report.metrics.clear();
-        report.peak_memory = 0;
+        self.change(start.task, |report| {
+            (report.state, report.attempts) = (TaskStanding::Running, start.attempt);
+            (report.slot, report.began) = (start.lease.slot, now);
+            (report.end, report.why, report.log) = (None, None, Some(log));
+            report.place = place.to_owned();
+            report.metrics.clear();
+            report.peak_memory = 0;
+        });
     }
 
     /// The processes of its command have so much memory together.
     pub fn has_memory(&self, task: usize, bytes: u64) {
-        let report = &mut locked(&self.0).reports[task];
-        report.peak_memory = report.peak_memory.max(bytes);
+        self.change(task, |report| report.peak_memory = report.peak_memory.max(bytes));
     }
 
     pub fn measured(&self, task: usize, metrics: TaskMetrics) {
-        locked(&self.0).reports[task].metrics = metrics;
+        self.change(task, |report| report.metrics = metrics);
     }
 
     pub fn ended(
@@ -216,98 +186,47 @@ impl TaskBoard {
         plan: &TaskPlan,
         ended: &TaskEnded,
     ) {
-        let mut board = locked(&self.0);
-        board.running.retain(|(_, running), _| *running != task);
-        board.reports[task].note(plan, ended);
-        board.reports[task].state = state;
-        *board.ends.entry(class).or_default() += 1;
-        match state {
-            TaskStanding::Done => board.done += 1,
-            TaskStanding::Failed => board.failed += 1,
-            _ => {}
-        }
+        self.change(task, |report| {
+            report.note(plan, ended);
+            report.state = state;
+        });
+        *locked(&self.0).ends.entry(class).or_default() += 1;
     }
 
     /// An attempt is over, and no end of it is noted.
     pub fn unnoted(&self, task: usize, why: &str) {
-        let mut board = locked(&self.0);
-        board.running.retain(|(_, running), _| *running != task);
-        let report = &mut board.reports[task];
-        report.state = TaskStanding::Stopped;
-        report.why = Some(format!("{why}: the next start runs it again"));
+        self.change(task, |report| {
+            report.state = TaskStanding::Stopped;
+            report.why = Some(format!("{why}: the next start runs it again"));
+        });
     }
 
     /// It has failed in the first part of this start, and is not tried again.
     pub fn has_failed(&self, task: usize) {
-        let mut board = locked(&self.0);
-        board.failed += 1;
-        board.reports[task].state = TaskStanding::Failed;
+        self.change(task, |report| report.state = TaskStanding::Failed);
     }
 
     /// `why`: what has happened instead, as a sentence.
     pub fn skipped(&self, task: usize, why: &str) {
-        let mut board = locked(&self.0);
-        board.failed += 1;
-        let report = &mut board.reports[task];
-        report.state = TaskStanding::Skipped;
-        report.why = Some(format!("was not started, because {why}"));
-    }
-
-    pub fn snapshot(&self, now: Duration) -> TasksSnapshot {
-        let board = locked(&self.0);
-        TasksSnapshot {
-            total: board.reports.len() as u64,
-            done: board.done,
-            failed: board.failed,
-            running: board.running.len() as u64,
-            commands: board.commands(now).take(SHOWN).collect(),
-        }
-    }
-
-    /// All commands that run, the oldest first.
-    pub fn commands(&self, now: Duration) -> Vec<RunningCommand> {
-        locked(&self.0).commands(now).collect()
+        self.change(task, |report| {
+            report.state = TaskStanding::Skipped;
+            report.why = Some(format!("was not started, because {why}"));
+        });
     }
 
     /// Of all tasks, in the order of the plan.
-    pub fn reports(&self, plan: &TasksPlan) -> Vec<TaskReport> {
+    pub fn reports(&self, plan: &TasksPlan, now: Duration) -> Vec<Arc<TaskReport>> {
         let mut reports = locked(&self.0).reports.clone();
-        // Those of an earlier start may be better no more.
-        reports.iter_mut().for_each(|report| report.best = false);
+        for report in reports.iter_mut().filter(|report| report.state == TaskStanding::Running) {
+            Arc::make_mut(report).seconds = now.saturating_sub(report.began).as_secs_f64();
+        }
         TaskReport::mark_best(plan, &mut reports);
         reports
     }
 
-    pub fn numbers(&self, plan: &TasksPlan) -> TaskNumbers {
-        let board = locked(&self.0);
-        let mut standings = BTreeMap::new();
-        for report in &board.reports {
-            *standings.entry(report.state).or_default() += 1;
-        }
-        let running = |((_, task), slot): (&(Duration, usize), &usize)| {
-            (plan.tasks[*task].name.clone(), *slot, board.reports[*task].metrics.clone())
-        };
-        TaskNumbers {
-            standings,
-            ends: board.ends.clone(),
-            running: board.running.iter().map(running).collect(),
-        }
-    }
-}
-
-impl Inner {
-    fn commands(&self, now: Duration) -> impl Iterator<Item = RunningCommand> {
-        self.running.keys().map(move |&(since, task)| {
-            let report = &self.reports[task];
-            RunningCommand {
-                task: report.task.clone(),
-                attempt: report.attempts,
-                place: report.place.clone(),
-                elapsed: now.saturating_sub(since),
-                memory: report.peak_memory,
-                metrics: report.metrics.clone(),
-            }
-        })
+    /// Attempts of this start that have ended with this class.
+    pub fn ends(&self, class: EndClass) -> u64 {
+        locked(&self.0).ends.get(&class).copied().unwrap_or_default()
     }
 }
 
@@ -320,7 +239,7 @@ mod tests {
     impl TaskBoard {
         pub fn of_one_that_runs() -> Self {
             let board = Self::default();
-            locked(&board.0).reports.push(TaskReport::default());
+            locked(&board.0).reports.push(Arc::default());
             let demand =
                 Demand { gpus: Gpus::None, gpu_memory: 0, cpu: 1, cores: 0, priority: 10, after_loss: false };
             let lease = Leases::new(&[], 1, 1).take(&demand).unwrap();
@@ -333,8 +252,8 @@ mod tests {
     fn a_task_whose_end_could_not_be_noted_does_not_run() {
         let board = TaskBoard::of_one_that_runs();
         board.unnoted(0, "disk full");
-        let report = &board.reports(&TasksPlan::default())[0];
-        assert_eq!((report.state, board.snapshot(Duration::ZERO).running), (TaskStanding::Stopped, 0));
+        let report = &board.reports(&TasksPlan::default(), Duration::ZERO)[0];
+        assert_eq!(report.state, TaskStanding::Stopped);
         assert!(report.why.as_ref().is_some_and(|why| why.contains("disk full")));
     }
 }

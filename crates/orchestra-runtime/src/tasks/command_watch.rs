@@ -64,7 +64,7 @@ impl CommandWatch {
             move || {
                 while is_over.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
                     seen.look(probe.as_deref(), &context.tasks, context.clock.now());
-                    file.write(&context.tasks.commands(context.clock.now()));
+                    file.write(context.tasks.reports(&context.plan.tasks, context.clock.now()));
                 }
             }
         };
@@ -176,6 +176,7 @@ mod tests {
     use std::path::Path;
 
     use orchestra_machine::{FakeProbe, Gpu, GpuProcess};
+    use orchestra_plan::TasksPlan;
 
     use super::*;
 
@@ -205,7 +206,7 @@ mod tests {
         let board = TaskBoard::of_one_that_runs();
         let look = |gpus| watch.seen.look(Some(&FakeProbe::new(gpus)), &board, Duration::ZERO);
         look(vec![gpu("GPU-a"), gpu("GPU-b")]);
-        let memory = board.snapshot(Duration::ZERO).commands[0].memory;
+        let memory = board.reports(&TasksPlan::default(), Duration::ZERO)[0].peak_memory;
         assert!((1 << 16..1 << 30).contains(&memory), "{memory} bytes of `sleep`");
         child.kill().unwrap();
         child.wait().unwrap();

@@ -12,7 +12,7 @@ use orchestra_keeper::{Ended, holders, is_stopped, kill_tree};
 use orchestra_plan::{Plan, TaskHistory, TaskPlan, TasksPlan};
 use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStarted};
 
-use crate::account::report::RunReport;
+use crate::account::status::RunStatus;
 use crate::tasks::best::{self, LastEnd};
 use crate::tasks::board::TaskStanding;
 use crate::tasks::part_schedule::pipelines_of;
@@ -75,7 +75,7 @@ pub fn open(plan: &TasksPlan, output: &Path) -> io::Result<KnownTasks> {
 
 impl KnownTasks {
     /// What the first part of this start has done is done; what was done before may be outdated by what a pipeline has to do.
-    pub fn take_over(&mut self, plan: &TasksPlan, first_part: &RunReport) {
+    pub fn take_over(&mut self, plan: &TasksPlan, first_part: &RunStatus) {
         let new = first_part.tasks.iter().filter(|task| task.state == TaskStanding::Done && !task.before);
         let done: Vec<&str> = new.map(|task| &task.task[..]).collect();
         for (task, known) in plan.tasks.iter().zip(&mut self.known) {

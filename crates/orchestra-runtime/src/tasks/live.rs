@@ -3,13 +3,13 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orchestra_core::locked;
 use orchestra_store::OutputFolder;
 
-use crate::tasks::board::RunningCommand;
+use crate::tasks::board::{TaskReport, TaskStanding};
 
 /// What is older was left by a run that was killed.
 const OLDEST: Duration = Duration::from_secs(5);
@@ -38,14 +38,16 @@ impl LiveFile {
         self.path.with_extension("next")
     }
 
-    pub fn write(&self, commands: &[RunningCommand]) {
+    /// Of all tasks those that run.
+    pub fn write(&self, mut tasks: Vec<Arc<TaskReport>>) {
+        tasks.retain(|task| task.state == TaskStanding::Running);
         let is_over = locked(&self.is_over);
         if *is_over {
             return;
         }
         let next = self.next();
         let written =
-            serde_json::to_vec(commands).map_err(io::Error::other).and_then(|bytes| fs::write(&next, bytes));
+            serde_json::to_vec(&tasks).map_err(io::Error::other).and_then(|bytes| fs::write(&next, bytes));
         // A disk that is full is told by the journal.
         drop(written.and_then(|()| fs::rename(next, &self.path)));
     }
@@ -59,7 +61,7 @@ impl LiveFile {
 }
 
 /// The commands that run now into this output folder; `None` where no run with tasks is going on there.
-pub fn running_commands(output: &Path) -> Option<Vec<RunningCommand>> {
+pub fn running_commands(output: &Path) -> Option<Vec<Arc<TaskReport>>> {
     let file = file(output);
     let written = fs::metadata(&file).ok()?.modified().ok()?;
     let is_old = written.elapsed().is_ok_and(|age| age > OLDEST);
@@ -79,14 +81,14 @@ mod tests {
         let output = tempfile::tempdir().unwrap();
         fs::create_dir(file(output.path()).parent().unwrap()).unwrap();
         let live = LiveFile::new(output.path());
-        live.write(&[]);
+        live.write(Vec::new());
         assert_eq!(running_commands(output.path()), Some(vec![]));
         live.remove();
-        live.write(&[]);
+        live.write(Vec::new());
         assert_eq!(running_commands(output.path()), None);
         // What the next run writes there is not its to remove.
         let next = LiveFile::new(output.path());
-        next.write(&[]);
+        next.write(Vec::new());
         live.remove();
         assert_eq!(running_commands(output.path()), Some(vec![]));
         // A run that was killed leaves both.

@@ -2,11 +2,8 @@
 
 use std::iter::Sum;
 
-use serde::Serialize;
-
 /// How many items a source names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// So many: the list is complete.
     Known(u64),

@@ -2,7 +2,7 @@
 //! and within `limits.memory` where records are large, and every credit comes home. Says nothing about speed.
 
 use crate::common::{Workplace, all_copied, audited, bounded, copying, hurried, until};
-use orchestra::Snapshot;
+use orchestra::RunStatus;
 use orchestra_testkit::faulty::FAULT;
 use orchestra_testkit::hold::Held;
 use tokio::sync::watch::Receiver;
@@ -13,7 +13,7 @@ const ITEMS: u64 = 8_000;
 const STOPS: usize = 2;
 
 /// The next one that is published.
-async fn next(snapshots: &mut Receiver<Snapshot>) -> Snapshot {
+async fn next(snapshots: &mut Receiver<RunStatus>) -> RunStatus {
     snapshots.borrow_and_update();
     bounded("there is a snapshot", snapshots.changed()).await.unwrap();
     snapshots.borrow().clone()
@@ -37,9 +37,9 @@ fn while_nothing_is_written_the_window_fills_and_no_further_and_then_the_run_goe
             // What was published last may be from before.
             next(&mut snapshots).await;
             let mut full = next(&mut snapshots).await;
-            while full.in_flight < window {
+            while full.items.in_flight < window {
                 full = next(&mut snapshots).await;
-                assert!(full.in_flight <= window, "{} in flight", full.in_flight);
+                assert!(full.items.in_flight <= window, "{} in flight", full.items.in_flight);
                 assert!(remains.slots_in_use() <= slots);
             }
             // The models are through with all of it, and their memory is free again: it does not wait for the disk.
@@ -48,7 +48,7 @@ fn while_nothing_is_written_the_window_fills_and_no_further_and_then_the_run_goe
             next(&mut snapshots).await;
             let later = next(&mut snapshots).await;
             assert_eq!(place.n_lines("all.jsonl"), lines, "the disk did not stand still");
-            assert_eq!((later.done, later.in_flight), (full.done, full.in_flight));
+            assert_eq!((later.items.done, later.items.in_flight), (full.items.done, full.items.in_flight));
             drop(disk);
         }
         let outcome = bounded("the run ends", ended).await.unwrap();
@@ -87,18 +87,21 @@ fn while_nothing_is_written_large_records_fill_their_share_of_the_memory_and_no_
             let record = files.sum::<u64>() / place.n_lines("s0.jsonl") as u64;
             assert!(window * record > 2 * MEMORY, "records of {record} bytes tell nothing");
             let (mut still, mut full) = (0, next(&mut snapshots).await);
-            while still < STILL || full.in_flight * record < share / 2 {
+            while still < STILL || full.items.in_flight * record < share / 2 {
                 let later = next(&mut snapshots).await;
-                still = if later.in_flight == full.in_flight { still + 1 } else { 0 };
+                still = if later.items.in_flight == full.items.in_flight { still + 1 } else { 0 };
                 full = later;
                 assert!(
-                    full.in_flight * record < MEMORY / 2,
+                    full.items.in_flight * record < MEMORY / 2,
                     "{sinks:?}: {} of {record} bytes wait",
-                    full.in_flight
+                    full.items.in_flight
                 );
             }
-            println!("{sinks:?}: {} records of {record} bytes wait, of a window of {window}", full.in_flight);
-            let waited = place.n_lines("s0.jsonl") as u64 + full.in_flight;
+            println!(
+                "{sinks:?}: {} records of {record} bytes wait, of a window of {window}",
+                full.items.in_flight
+            );
+            let waited = place.n_lines("s0.jsonl") as u64 + full.items.in_flight;
             drop(disk);
             until("the run goes on", || place.n_lines("s0.jsonl") as u64 > waited).await;
             stop.interrupt();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::common::{
     AS_IT_IS, ONE_PIXEL_PER_BLOCK, ROW, Workplace, bounded, each_shows_its_own_picture, until,
 };
-use orchestra::{Earlier, Extent, RunHandle, StartOptions};
+use orchestra::{Earlier, RunHandle, StartOptions};
 use orchestra_store::{OpenError, OutputFolder};
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;
@@ -145,7 +145,7 @@ async fn snapshots_end_with_the_account_of_the_run() {
     let run = place.start().await;
     let mut snapshots = run.snapshots();
     let first = snapshots.borrow().clone();
-    assert_eq!((first.extent, first.done), (Extent::Known(ITEMS), 0));
+    assert_eq!((first.items.total, first.items.done), (Some(ITEMS), 0));
     let seen = tokio::spawn(async move {
         let mut seen = Vec::new();
         while snapshots.changed().await.is_ok() {
@@ -155,12 +155,16 @@ async fn snapshots_end_with_the_account_of_the_run() {
     });
     let outcome = bounded("the run ends", run.wait()).await;
     let seen = bounded("the snapshots end", seen).await.unwrap();
-    assert!(seen.windows(2).all(|w| w[0].done <= w[1].done), "never fewer than before");
+    assert!(seen.windows(2).all(|w| w[0].items.done <= w[1].items.done), "never fewer than before");
     assert!(
-        seen.iter().all(|s| Some(s.done + s.failed + s.in_flight) <= s.extent.listed()),
+        seen.iter().all(|s| Some(s.items.read + s.items.in_flight) <= s.items.listed),
         "never more than there are"
     );
-    assert_eq!(seen.last().map(|s| s.done), Some(outcome.report.items.done), "the last one is the account");
+    assert_eq!(
+        seen.last().map(|s| s.items.done),
+        Some(outcome.report.items.done),
+        "the last one is the account"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,30 +1,36 @@
-//! `run.json`: the account of a run, written once at its end. Field names are part of the contract with users.
+//! How far a run is: what the progress, `bench` and tests look at while it goes on, and what `run.json` says at its end. Field names are part of
+//! the contract with users; what is not written is known while the run goes on alone.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use orchestra_core::batching::LeaveReason;
-use orchestra_core::bottleneck::Bottleneck;
+use orchestra_core::bottleneck::{Bottleneck, TimeSpent};
 use orchestra_core::failure_causes::{FailureCause, FailureCauses};
-use orchestra_core::{DeviceId, LeftOutCount, PipelineId};
-use orchestra_plan::{Plan, RecordsPerItem, SinkPlan, StagePlan};
+use orchestra_core::{DeviceId, DeviceKind, LeftOutCount, PipelineId};
+use orchestra_machine::Gpu;
+use orchestra_plan::{DevicePlan, Plan, RecordsPerItem, SinkPlan, StagePlan};
 use orchestra_store::{Counts, Extent, FAILURE_RECORDS, each_record};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::account::counter::Counter;
-use crate::account::snapshot::{DeviceSnapshot, Snapshot, StageSnapshot};
-use crate::account::stats::{StageStats, Stats};
+use crate::account::stats::{DeviceStats, StageStats, Stats};
 use crate::context::RunContext;
 use crate::fleet::device_use::DeviceUse;
 use crate::messages::PipelineEnd;
 use crate::tasks::board::{TaskReport, TaskStanding};
 
-/// The contents of `run.json`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct RunReport {
+/// Raised where a field gets another meaning.
+const VERSION: u32 = 1;
+
+/// A run at some moment; at its end the contents of `run.json`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct RunStatus {
+    pub version: u32,
     pub workflow: String,
     /// Id of the run, kept over all its resumptions.
     pub run_id: String,
@@ -48,10 +54,12 @@ pub struct RunReport {
     pub failures: Vec<FailureCause>,
     /// The tasks, in the order of the plan.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tasks: Vec<TaskReport>,
-    pub stages: BTreeMap<String, StageReport>,
+    pub tasks: Vec<Arc<TaskReport>>,
+    /// In the order of the plan; written by their names.
+    #[serde(serialize_with = "by_name")]
+    pub stages: Vec<StageStatus>,
     /// In the order of the plan.
-    pub devices: Vec<DeviceReport>,
+    pub devices: Vec<DeviceStatus>,
     /// How many items each source names, by its name; `None` if the run ended before that was known.
     pub sources: BTreeMap<String, Option<u64>>,
     /// What each source was given that is no item: how much, by reason. Sources that passed nothing over are left out. Of a source that is watched:
@@ -62,16 +70,16 @@ pub struct RunReport {
     pub left_out: Vec<LeftOutCount>,
     /// What the sinks have written, in the order of the plan.
     pub outputs: Vec<OutputReport>,
-    pub pipelines: BTreeMap<String, PipelineReport>,
+    pub pipelines: BTreeMap<String, PipelineStatus>,
     /// Where the time of the loaders went.
-    pub loaders: LoaderReport,
+    pub loaders: LoaderStatus,
     pub batches_by_reason: BTreeMap<&'static str, u64>,
     /// The part that set the pace: `loading`, `inference`, `cpu`, `handover`, `sinks` or `unknown`.
     pub bottleneck: Bottleneck,
 }
 
 /// Items of a run: `read = done + failed` when it is complete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ItemCounts {
     /// Items with an end.
     pub read: u64,
@@ -85,6 +93,9 @@ pub struct ItemCounts {
     pub extent: &'static str,
     /// Of `read`: finished by earlier parts of the run.
     pub resumed: u64,
+    /// Handed out and not finished yet.
+    #[serde(skip)]
+    pub in_flight: u64,
 }
 
 /// A sink in `run.json`: enough to count its records again.
@@ -106,9 +117,10 @@ pub struct OutputReport {
     pub url: Option<String>,
 }
 
-/// A stage in `run.json`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct StageReport {
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct StageStatus {
+    #[serde(skip)]
+    pub name: String,
     #[serde(rename = "in")]
     pub entered: u64,
     /// Items that left it with a result.
@@ -118,9 +130,9 @@ pub struct StageReport {
     pub seconds_busy: f64,
 }
 
-/// The loaders in `run.json`. Seconds are summed over their threads.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct LoaderReport {
+/// Seconds are summed over the threads of loaders.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct LoaderStatus {
     /// Reading, decoding, resizing.
     pub seconds_loading: f64,
     /// Waiting for a free row, because the models were behind.
@@ -131,10 +143,12 @@ pub struct LoaderReport {
     pub restarts: u64,
 }
 
-/// A device in `run.json`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct DeviceReport {
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct DeviceStatus {
     pub device: String,
+    /// Workers that serve now.
+    #[serde(skip)]
+    pub ready: u64,
     /// Workers that the plan gave it, and those that were added once it was known that they fit.
     pub workers: u64,
     /// Of these, those that were added.
@@ -152,21 +166,22 @@ pub struct DeviceReport {
     pub usage: DeviceUse,
     /// Why the device was lost, if it was.
     pub lost: Option<String>,
+    /// Time in which its sessions ran, summed over workers.
+    #[serde(skip)]
+    pub time_busy: Duration,
+    /// The GPU as it was seen last; `None` for a CPU, and where nothing is known.
+    #[serde(skip)]
+    pub gpu: Option<Gpu>,
 }
 
-/// A pipeline in `run.json`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct PipelineReport {
+pub struct PipelineStatus {
     /// `complete`, `stopped`, `not started` where a task has failed that it is planned by, or what ended it before its last item; `null` where that is
     /// not known.
     pub end: Option<String>,
 }
 
-fn is_watching(plan: &Plan) -> bool {
-    plan.sources.iter().any(|source| source.listing.watch().is_some())
-}
-
-impl RunReport {
+impl RunStatus {
     pub fn tasks_done(&self) -> Vec<String> {
         let done = self.tasks.iter().filter(|task| task.state == TaskStanding::Done);
         done.map(|task| task.task.clone()).collect()
@@ -184,88 +199,150 @@ impl RunReport {
         })
     }
 
+    /// By the counters of the run, as they are now.
+    pub fn now(context: &RunContext) -> Self {
+        let stats = &context.stats;
+        Self::of(context, Counts { done: stats.done.get(), failed: stats.failed.get() })
+    }
+
     /// The account of the run, from its counters, what the journal holds, and the failures that are written.
-    pub fn new(
+    pub fn at_the_end(
         context: &RunContext,
         started_unix_ms: u64,
         counts: Counts,
         exit_code: i32,
         ends: &BTreeMap<PipelineId, PipelineEnd>,
     ) -> Self {
-        let snapshot = Snapshot::take(context);
-        let first_part = context.options.first_part.as_ref().map_or(0.0, |first| first.seconds);
-        let seconds = snapshot.elapsed.as_secs_f64();
-        let seconds_items = match context.stats.pipelines_ended.time().as_secs_f64() {
-            ended if ended > 0.0 && !context.plan.tasks.is_empty() => ended,
-            _ => seconds,
-        };
-        let read = counts.total();
-        let now = read.saturating_sub(snapshot.resumed);
-        let stage = |s: &StageSnapshot| StageReport {
-            entered: s.entered,
-            out: s.left,
-            failed: s.failed,
-            seconds_busy: s.busy.as_secs_f64(),
-        };
-        let device = |(id, d): (DeviceId, &DeviceSnapshot)| DeviceReport {
-            device: d.name.clone(),
-            workers: d.workers,
-            workers_added: context.stats.device(id).added.get(),
-            worker_memory_measured: measured(context, id),
-            starts: d.starts,
-            restarts: d.restarts,
-            batches: d.batches,
-            mean_batch: ratio(d.rows as f64, d.batches as f64),
-            busy: ratio(d.busy.as_secs_f64(), seconds * d.workers as f64).min(1.0),
-            usage: context.watch.usage(id),
-            lost: context.watch.lost(id),
-        };
         Self {
-            workflow: context.plan.name.clone(),
-            run_id: context.run_id.clone(),
             started: rfc3339(started_unix_ms),
-            seconds: first_part + seconds,
-            seconds_starting: context.stats.first_batch.time().as_secs_f64(),
             exit_code,
-            complete: false,
-            items: ItemCounts {
-                read,
-                done: counts.done,
-                failed: counts.failed,
-                total: snapshot.extent.known(),
-                listed: snapshot.extent.listed(),
-                extent: match snapshot.extent {
-                    Extent::Known(_) => "known",
-                    Extent::Growing(_) => "growing",
-                    Extent::Endless => "endless",
-                },
-                resumed: snapshot.resumed,
-            },
-            items_per_second: ratio(now as f64, seconds_items),
-            seconds_items,
             failures: if counts.failed > 0 { failure_causes(&context.plan.output) } else { Vec::new() },
-            tasks: context.tasks.reports(&context.plan.tasks),
-            stages: snapshot.stages.iter().map(|s| (s.name.clone(), stage(s))).collect(),
-            devices: (0..).map(DeviceId).zip(&snapshot.devices).map(device).collect(),
-            sources: sources(context),
-            passed_over: passed_over(context),
-            left_out: context.stats.left_out.done(),
-            outputs: outputs(&context.plan, &context.stats),
             pipelines: pipelines(context, ends),
-            loaders: LoaderReport {
-                seconds_loading: snapshot.time.loading.as_secs_f64(),
-                seconds_waiting_for_row: snapshot.time.waiting_for_row.as_secs_f64(),
-                seconds_waiting_for_sinks: snapshot.time.waiting_for_sinks.as_secs_f64(),
-                restarts: context.stats.loader_restarts.get(),
-            },
-            batches_by_reason: LeaveReason::ALL
-                .iter()
-                .map(|r| (r.as_str(), context.stats.reason(*r)))
-                .collect(),
-            // What is watched for comes when it comes.
-            bottleneck: if is_watching(&context.plan) { Bottleneck::Unknown } else { snapshot.bottleneck },
+            ..Self::of(context, counts)
         }
     }
+
+    fn of(context: &RunContext, counts: Counts) -> Self {
+        let (plan, stats) = (&context.plan, &context.stats);
+        let elapsed = context.clock.now();
+        let first_part = context.options.first_part.as_ref().map_or(0.0, |first| first.seconds);
+        let seconds_items = match stats.pipelines_ended.time() {
+            ended if !ended.is_zero() && !plan.tasks.is_empty() => ended.as_secs_f64(),
+            _ => elapsed.as_secs_f64(),
+        };
+        let items = items(stats, counts);
+        let devices = (0..).map(DeviceId).zip(plan.devices.iter().zip(&stats.devices));
+        let devices: Vec<_> = devices.map(|(id, of)| device(context, id, of, elapsed)).collect();
+        Self {
+            version: VERSION,
+            workflow: plan.name.clone(),
+            run_id: context.run_id.clone(),
+            seconds: first_part + elapsed.as_secs_f64(),
+            seconds_starting: stats.first_batch.time().as_secs_f64(),
+            items,
+            items_per_second: ratio(items.read.saturating_sub(items.resumed) as f64, seconds_items),
+            seconds_items,
+            tasks: context.tasks.reports(&plan.tasks, elapsed),
+            stages: plan.stages.iter().zip(&stats.stages).map(stage).collect(),
+            bottleneck: bottleneck(context, &devices, elapsed),
+            devices,
+            sources: sources(context),
+            passed_over: passed_over(context),
+            left_out: stats.left_out.done(),
+            outputs: outputs(plan, stats),
+            loaders: LoaderStatus {
+                seconds_loading: stats.loading.time().as_secs_f64(),
+                seconds_waiting_for_row: stats.waiting_for_row.time().as_secs_f64(),
+                seconds_waiting_for_sinks: stats.waiting_for_sinks.time().as_secs_f64(),
+                restarts: stats.loader_restarts.get(),
+            },
+            batches_by_reason: LeaveReason::ALL.map(|reason| (reason.as_str(), stats.reason(reason))).into(),
+            ..Self::default()
+        }
+    }
+
+    /// Workers that were started in place of others.
+    pub fn restarts(&self) -> u64 {
+        self.devices.iter().map(|device| device.restarts).sum()
+    }
+}
+
+fn items(stats: &Stats, counts: Counts) -> ItemCounts {
+    let (resumed, in_flight) = (stats.resumed.get(), stats.in_flight());
+    // After the items that are counted above, each of which is listed.
+    let extent = stats.extent();
+    ItemCounts {
+        read: counts.total(),
+        done: counts.done,
+        failed: counts.failed,
+        total: extent.known(),
+        listed: extent.listed(),
+        extent: match extent {
+            Extent::Known(_) => "known",
+            Extent::Growing(_) => "growing",
+            Extent::Endless => "endless",
+        },
+        resumed,
+        in_flight,
+    }
+}
+
+fn stage((plan, stats): (&StagePlan, &StageStats)) -> StageStatus {
+    StageStatus {
+        name: plan.name.clone(),
+        entered: stats.entered.get(),
+        out: stats.left.get(),
+        failed: stats.failed.get(),
+        seconds_busy: stats.busy.time().as_secs_f64(),
+    }
+}
+
+fn device(
+    context: &RunContext,
+    id: DeviceId,
+    (plan, stats): (&DevicePlan, &DeviceStats),
+    elapsed: Duration,
+) -> DeviceStatus {
+    let (workers, batches, time_busy) = (stats.workers(), stats.batches.get(), stats.busy.time());
+    DeviceStatus {
+        device: plan.spec.name.clone(),
+        ready: stats.ready.get(),
+        workers,
+        workers_added: stats.added.get(),
+        worker_memory_measured: measured(context, id),
+        starts: stats.starts.get(),
+        restarts: stats.restarts.get(),
+        batches,
+        mean_batch: ratio(stats.rows.get() as f64, batches as f64),
+        busy: ratio(time_busy.as_secs_f64(), elapsed.as_secs_f64() * workers as f64).min(1.0),
+        usage: context.watch.usage(id),
+        lost: context.watch.lost(id),
+        time_busy,
+        gpu: context.watch.latest(id),
+    }
+}
+
+/// The part that sets the pace. What is watched for comes when it comes.
+fn bottleneck(context: &RunContext, devices: &[DeviceStatus], elapsed: Duration) -> Bottleneck {
+    let (plan, stats) = (&context.plan, &context.stats);
+    if plan.sources.iter().any(|source| source.listing.watch().is_some()) {
+        return Bottleneck::Unknown;
+    }
+    let workers: u64 = devices.iter().map(|device| device.workers).sum();
+    let running: Duration = devices.iter().map(|device| device.time_busy).sum();
+    let time = TimeSpent {
+        loading: stats.loading.time(),
+        waiting_for_row: stats.waiting_for_row.time(),
+        waiting_for_sinks: stats.waiting_for_sinks.time(),
+        running,
+        idle: (elapsed * u32::try_from(workers).unwrap_or(u32::MAX)).saturating_sub(running),
+    };
+    let shared_cpu = plan.devices.iter().all(|device| device.spec.kind == DeviceKind::Cpu);
+    Bottleneck::judge(time, shared_cpu)
+}
+
+fn by_name<S: Serializer>(stages: &[StageStatus], to: S) -> Result<S::Ok, S::Error> {
+    stages.iter().map(|stage| (&stage.name, stage)).collect::<BTreeMap<_, _>>().serialize(to)
 }
 
 /// Why items have failed, as far as `failures.jsonl` of an output folder says, the commonest cause first.
@@ -326,15 +403,15 @@ fn outputs(plan: &Plan, stats: &Stats) -> Vec<OutputReport> {
 fn pipelines(
     context: &RunContext,
     ends: &BTreeMap<PipelineId, PipelineEnd>,
-) -> BTreeMap<String, PipelineReport> {
+) -> BTreeMap<String, PipelineStatus> {
     let plan = &context.plan;
-    let report = |id| PipelineReport { end: ends.get(&id).map(ToString::to_string) };
+    let report = |id| PipelineStatus { end: ends.get(&id).map(ToString::to_string) };
     let named = (0..).map(PipelineId).zip(&plan.pipelines);
-    let mut reports: BTreeMap<String, PipelineReport> =
+    let mut reports: BTreeMap<String, PipelineStatus> =
         named.map(|(id, pipeline)| (pipeline.name.clone(), report(id))).collect();
     for name in plan.late.iter().flat_map(|late| &late.pipelines) {
         let end = Some("not started".to_owned());
-        reports.insert(name.clone(), PipelineReport { end });
+        reports.insert(name.clone(), PipelineStatus { end });
     }
     reports
 }
