@@ -1,9 +1,9 @@
-//! What parent and workers share: control frames over a Unix socket, inputs and outputs of batches in shared memory, and the loop that
-//! serves batches for any [`Engine`].
+//! The processes that a run starts. What parent and workers share: control frames over a Unix socket, inputs and outputs of batches in shared
+//! memory, and the loop that serves batches for any [`Engine`]; and the [`keeper`] of a command.
 //!
 //! Tensors never travel in frames, other than outputs whose shape is only known after the run. A worker decides nothing: it loads what it
-//! is told, begins what it is told in the order of the frames, and says what happened. It never starts processes, never installs a global
-//! subscriber, and ends when its parent does.
+//! is told, begins what it is told in the order of the frames, and says what happened. Only a keeper starts a process. None installs a global
+//! subscriber, and each ends when its parent does.
 
 pub mod arena;
 pub mod codec;
@@ -11,6 +11,7 @@ pub mod engine;
 pub mod exit_codes;
 pub mod frames;
 pub mod held_process;
+pub mod keeper;
 pub mod library;
 pub mod limits;
 pub mod link;

@@ -208,8 +208,8 @@ pub fn worker_main() -> ExitCode {
 
 /// As [`worker_main`], with more kinds of sources and stages, which loaders can make again.
 pub fn worker_main_with(kinds: &Kinds) -> ExitCode {
-    if std::env::args_os().next_back().is_some_and(|last| last == orchestra_keeper::KEEPER) {
-        return orchestra_keeper::main();
+    if std::env::args_os().next_back().is_some_and(|last| last == orchestra_worker::keeper::KEEPER) {
+        return orchestra_worker::keeper::main();
     }
     match orchestra_worker::program::of_environment() {
         _ if orchestra_worker::process::is_loader() => orchestra_worker::process::run_as_loader(kinds),

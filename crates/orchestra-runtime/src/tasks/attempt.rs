@@ -9,9 +9,9 @@ use std::time::Duration;
 use orchestra_core::locked;
 
 use orchestra_core::tasks::{Lease, Start, TaskEnd};
-use orchestra_keeper::{Ended, Order, Report, ToKeeper};
 use orchestra_plan::{TaskPlan, TasksPlan};
 use orchestra_store::{TaskEnded, TaskJournal, TaskStarted};
+use orchestra_worker::keeper::{Ended, Order, Report, ToKeeper};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};

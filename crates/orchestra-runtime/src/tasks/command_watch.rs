@@ -11,8 +11,8 @@ use std::time::Duration;
 use orchestra_core::locked;
 
 use orchestra_core::tasks::{GpuUse, Sighting};
-use orchestra_keeper::{OfTree, trees};
 use orchestra_machine::{GpuProbe, ProbeError};
+use orchestra_worker::keeper::{OfTree, trees};
 use rustix::process::Pid;
 
 use crate::context::RunContext;

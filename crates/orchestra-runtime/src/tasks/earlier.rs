@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use orchestra_core::PipelineId;
 use orchestra_core::tasks::{EndClass, Exit, TaskEnd, TaskMetrics, in_order, judge};
-use orchestra_keeper::{Ended, holders, is_stopped, kill_tree};
 use orchestra_plan::{Plan, TaskHistory, TaskPlan, TasksPlan};
 use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStarted};
+use orchestra_worker::keeper::{Ended, holders, is_stopped, kill_tree};
 
 use crate::account::status::RunStatus;
 use crate::tasks::best::{self, LastEnd};

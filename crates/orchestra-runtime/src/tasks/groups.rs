@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use orchestra_keeper::{Group, trees};
+use orchestra_worker::keeper::{Group, trees};
 use rustix::fs::{Access, access};
 use rustix::process::getpid;
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command as StdCommand, Stdio};
 
 use orchestra_core::WorkerExit;
-use orchestra_keeper::{KEEPER, Report, ToKeeper, kill_control_group, kill_tree};
+use orchestra_worker::keeper::{KEEPER, Report, ToKeeper, kill_control_group, kill_tree};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Command;
 use tokio::task::spawn_blocking;

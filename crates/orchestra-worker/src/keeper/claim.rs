@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use orchestra_machine::processes::process;
 use rustix::process::Pid;
 
-use crate::messages::{KEEPER, Order};
+use crate::keeper::messages::{KEEPER, Order};
 
 /// Takes the lock of an order, until what is returned is dropped. The next start waits for it, so no command runs twice at once.
 pub(crate) fn claim(order: &Order) -> io::Result<File> {

@@ -6,7 +6,7 @@ use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::SystemTime;
 
-use crate::metrics::Reader;
+use crate::keeper::metrics::Reader;
 
 /// A longer line is cut into several.
 const MAX_LINE: usize = 64 << 10;

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::{fs, io};
 
+use crate::codec::{self, Frame};
 use bincode::{Decode, Encode};
 use orchestra_core::tasks::{TaskMetric, TaskMetrics};
-use orchestra_worker::codec::{self, Frame};
 
 /// The last argument of a process that shall be a keeper. Its standard input is the socket to orchestra.
 pub const KEEPER: &str = "keeper";

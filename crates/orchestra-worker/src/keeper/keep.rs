@@ -12,16 +12,16 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use orchestra_worker::codec::{CodecError, FrameReader, FrameWriter};
+use crate::codec::{CodecError, FrameReader, FrameWriter};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, set_child_subreaper, setsid};
 
-use crate::claim::claim;
-use crate::descendants::{kill_all, reap, reap_all_but};
-use crate::group::kernel_kills;
-use crate::messages::{Ended, Order, Report, ToKeeper};
-use crate::start::{Running, start};
+use crate::keeper::claim::claim;
+use crate::keeper::descendants::{kill_all, reap, reap_all_but};
+use crate::keeper::group::kernel_kills;
+use crate::keeper::messages::{Ended, Order, Report, ToKeeper};
+use crate::keeper::start::{Running, start};
 
 /// How long what was killed may take to be gone: what hangs in the kernel longer cannot be waited for.
 const KILL_PATIENCE: Duration = Duration::from_secs(30);
@@ -355,8 +355,8 @@ mod tests {
     use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
     use super::*;
-    use crate::log::Log;
-    use crate::metrics::Reader;
+    use crate::keeper::log::Log;
+    use crate::keeper::metrics::Reader;
 
     /// Kills and reaps all children of this process, so no other test of this crate may have some.
     #[test]

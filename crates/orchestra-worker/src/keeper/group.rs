@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::messages::Group;
+use crate::keeper::messages::Group;
 
 /// How long what was killed may take to leave its group.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);

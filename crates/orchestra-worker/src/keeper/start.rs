@@ -12,10 +12,10 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::group::{Grouped, join, kernel_kills};
-use crate::log::Log;
-use crate::messages::Order;
-use crate::metrics::Reader;
+use crate::keeper::group::{Grouped, join, kernel_kills};
+use crate::keeper::log::Log;
+use crate::keeper::messages::Order;
+use crate::keeper::metrics::Reader;
 
 pub(crate) struct Running {
     pub group: Pid,
