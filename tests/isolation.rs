@@ -10,8 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// What only workers may load. NVML (libnvidia-ml) is no part of it, and neither is `libcuda.so`, which it opens by itself since driver 580: it
 /// makes no CUDA context.
-const FORBIDDEN: [&str; 5] =
-    ["libonnxruntime", "libcudart", "libcudnn", "libcublas", "liborchestra_testkit_ops"];
+const FORBIDDEN: [&str; 5] = ["libonnxruntime", "libcudart", "libcudnn", "libcublas", "liborchestra_testkit"];
 
 fn maps(pid: u32) -> String {
     // Empty where it is gone: what is looked for must have been seen in others.

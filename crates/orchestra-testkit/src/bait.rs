@@ -11,11 +11,11 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context as _, ensure};
-use orchestra_testkit_ops::{
+use crate::trap_operator::{
     ATTEMPTS, Bait, DATAGRAMS, GOT_THROUGH, INHERITED_FD, INTRUDE, REMOVABLE, SECRET, SECRET_VARIABLE,
     SOCKET, WRITTEN,
 };
+use anyhow::{Context as _, ensure};
 use rustix::thread::CapabilitySet;
 
 const PRIVATE: &str = "not to be touched";

@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::trap_operator::{LIMIT, ROWS, WAITING};
 use anyhow::Context as _;
-use orchestra_testkit_ops::{LIMIT, ROWS, WAITING};
 
 /// A gate in a folder of its own. Give that folder to the run in the variable [`GATE`](crate::GATE).
 #[derive(Debug, Clone)]

@@ -3,6 +3,7 @@
 //! - [`models`]: small ONNX files of every kind that matters, written in milliseconds; [`onnx`] is the builder behind them.
 //! - [`images`]: pictures that carry their index in their pixels, and pictures that are broken.
 //! - [`bait`]: what hostile code is after, and what it may get at where nothing confines it.
+//! - [`trap_operator`]: an operator of ONNX Runtime that crashes and hangs on demand.
 //! - [`faulty`]: a worker that misbehaves on purpose; [`gate`]: makes a run wait for the test; [`hold`]: stops a thread.
 //! - [`leaks`]: whether anything is left behind; [`processes`]: what `/proc` shows.
 //! - [`records`]: what lies in an output folder; [`striker`]: kills and stops workers;
@@ -24,11 +25,12 @@ pub mod records;
 pub mod size;
 pub mod skip;
 pub mod striker;
+pub mod trap_operator;
 pub mod trap_stage;
 pub mod worker_client;
 
-pub use orchestra_testkit_ops::{
+pub use programs::{faulty_worker, trap_library};
+pub use trap_operator::{
     ATTEMPTS, DEADLY, FLOOD, FLOOD_IN_RUN, FLOOD_LINES, GATE, GOT_THROUGH, IN_LOAD, IN_RUN, INHERITED_FD,
     INTRUDE, LAST_WORDS, SCRIBBLES, SECRET_VARIABLE, Trap,
 };
-pub use programs::{faulty_worker, trap_library};

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::trap_operator::{DOMAIN, OPERATOR};
 use orchestra_core::{DType, Dim, TensorSpec};
-use orchestra_testkit_ops::{DOMAIN, OPERATOR};
 
 use crate::images::{BLOCK_COLUMNS, BLOCK_ROWS, BLOCKS};
 use crate::onnx::{Attribute, ModelBuilder};

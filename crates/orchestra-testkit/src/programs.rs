@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 
-/// The library of the trap operator, for a workflow's or a `Load` frame's custom operators. Cargo builds it with this crate.
+/// The library of the trap operator, for a workflow's or a `Load` frame's custom operators. It is this crate, which cargo builds as one, too.
 pub fn trap_library() -> anyhow::Result<PathBuf> {
-    beside_this_program("liborchestra_testkit_ops.so")
+    beside_this_program("liborchestra_testkit.so")
 }
 
 /// The worker that misbehaves on purpose, `orchestra-faulty-worker`. Cargo builds it with the tests of this crate. Another crate that

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::trap_operator::{GOT_THROUGH, Trap, attempts, bloat, scribble, start_threads};
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Emit, RowWork};
@@ -10,7 +11,6 @@ use orchestra_core::{DType, FailureKind};
 use orchestra_plan::{
     Connect, Kinds, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings,
 };
-use orchestra_testkit_ops::{GOT_THROUGH, Trap, attempts, bloat, scribble, start_threads};
 
 /// How often memory is written over before the process aborts, so that others are at work meanwhile.
 const PASSES: usize = 64;

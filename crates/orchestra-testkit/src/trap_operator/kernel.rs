@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ort::sys::{OrtApi, OrtCustomOp, OrtErrorCode, OrtKernelContext, OrtKernelInfo, OrtStatusPtr, OrtValue};
 
-use crate::{
+use crate::trap_operator::{
     DEADLY, FLOOD, FLOOD_IN_RUN, FLOOD_LINES, GOT_THROUGH, IN_LOAD, IN_RUN, LAST_WORDS, OUT_OF_MEMORY_TEXT,
     Trap, bloat, gate, intruder,
 };

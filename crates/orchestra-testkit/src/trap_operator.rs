@@ -1,4 +1,4 @@
-//! A library of custom operators for ONNX Runtime whose one operator crashes, hangs or fails when it meets certain numbers.
+//! This crate as a library of custom operators for ONNX Runtime, whose one operator crashes, hangs or fails when it meets certain numbers.
 //! Test only. It never initialises a runtime: it uses what the session that loads it hands over.
 //!
 //! The operator is `Trap` of the domain `orchestra.test`, version 1: one f32 tensor of any shape in, the same out. Each [`Trap`]
