@@ -153,13 +153,7 @@ impl Command<'_> {
         let version = ahead.as_ref().and_then(Option::as_ref).map(orchestra::onnxruntime_version);
         let prepared =
             orchestra::prepare_with(Arc::clone(&plan), earlier, None, version).map_err(not_started)?;
-        let pipelines: Vec<&str> = plan.pipelines.iter().map(|p| p.name.as_str()).collect();
-        stderr::set_run(&prepared.run_id);
-        telemetry.set_run(&prepared.run_id);
-        telemetry
-            .log_files()
-            .open(&plan.output.join("logs"), &pipelines)
-            .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
+        self.open_logs(&plan, &prepared.run_id)?;
         retry::keep_command(&plan.output);
         for reason in &plan.reasons {
             tracing::info!(%reason, "planned");
@@ -210,6 +204,15 @@ impl Command<'_> {
             false => stopping.over(),
         }
         Ok(Part::Ended(Box::new(Ended { plan, outcome, resumed_from, runtime })))
+    }
+
+    /// What is said from now on names the run.
+    fn open_logs(&self, plan: &Plan, run_id: &str) -> Result<(), Failed> {
+        stderr::set_run(run_id);
+        self.telemetry.set_run(run_id);
+        let pipelines: Vec<&str> = plan.pipelines.iter().map(|p| p.name.as_str()).collect();
+        let opened = self.telemetry.log_files().open(&plan.output.join("logs"), &pipelines);
+        opened.map_err(|e| Failed::new(ExitCode::TryAgain, e))
     }
 }
 

@@ -77,64 +77,60 @@ impl Summary {
 
     /// The text, with a line end after each line.
     pub fn text(&self) -> String {
+        let report = &self.report;
         let mut out = format!("{}\n", self.headline());
         let mut fact = |name: &str, text: String| out.push_str(&format!("  {name:<9} {text}\n"));
         if let Some(reason) = self.reason() {
             fact("reason", reason.to_owned());
         }
-        for (source, by_reason) in &self.report.passed_over {
+        for (source, by_reason) in &report.passed_over {
             let reasons: Vec<String> =
                 by_reason.iter().map(|(reason, n)| format!("{reason} {}", count(*n))).collect();
             fact("source", format!("{source}: passed over, no items: {}", reasons.join(", ")));
         }
-        if self.has_items && !self.report.tasks.is_empty() {
+        if self.has_items && !report.tasks.is_empty() {
             fact("tasks", self.tasks_in_words());
         }
-        for (name, text) in self.failed_tasks() {
-            fact(name, text);
-        }
-        for (name, text) in self.compared_tasks() {
+        for (name, text) in self.failed_tasks().into_iter().chain(self.compared_tasks()) {
             fact(name, text);
         }
         for task in self.tasks().filter(|task| task.best) {
             fact("best", format!("{}: {}", task.task, metrics(&task.metrics)));
         }
         if self.end != RunEnd::FinishedBefore {
-            let rate = per_second(self.report.items_per_second);
-            let rate = match (self.has_items, self.report.tasks.is_empty()) {
+            let rate = per_second(report.items_per_second);
+            let rate = match (self.has_items, report.tasks.is_empty()) {
                 (true, true) => format!(", {rate} items/s"),
-                (true, false) if self.report.items_per_second > 0.0 => {
-                    format!("; items took {} of it, {rate} items/s", elapsed(self.report.seconds_items))
+                (true, false) if report.items_per_second > 0.0 => {
+                    format!("; items took {} of it, {rate} items/s", elapsed(report.seconds_items))
                 }
                 _ => String::new(),
             };
-            fact("time", format!("{}{rate}", elapsed(self.report.seconds)));
+            fact("time", format!("{}{rate}", elapsed(report.seconds)));
             if let Some(before) = self.resumed_from {
                 fact(
                     "resumed",
                     format!("{} finished before this start", counted(before, "item was", "items were")),
                 );
             }
-            if self.report.restarts() > 0 {
-                let workers = counted(self.report.restarts(), "worker died and was", "workers died and were");
+            if report.restarts() > 0 {
+                let workers = counted(report.restarts(), "worker died and was", "workers died and were");
                 fact("restarts", format!("{workers} replaced; no item was lost by that"));
             }
-            if let Some(words) =
-                pace(self.report.bottleneck).filter(|_| self.report.seconds >= TELLING_SECONDS)
-            {
+            if let Some(words) = pace(report.bottleneck).filter(|_| report.seconds >= TELLING_SECONDS) {
                 fact("pace", words.to_owned());
             }
         }
         for output in &self.outputs {
             fact("results", output.clone());
         }
-        if self.report.items.failed > 0 {
+        if report.items.failed > 0 {
             fact("failures", self.output.join(orchestra::FAILURE_RECORDS).display().to_string());
             for text in self.causes_in_words() {
                 fact("", text);
             }
         }
-        fact("run", self.report.run_id.clone());
+        fact("run", report.run_id.clone());
         if let Some(hint) = self.hint() {
             out.push_str(&format!("\n{hint}\n"));
         }

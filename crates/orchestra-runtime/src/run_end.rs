@@ -5,12 +5,14 @@ use std::sync::Arc;
 use orchestra_store::Counts;
 
 use crate::context::RunContext;
-use crate::messages::PipelineEnd;
+use crate::messages::{LimitReached, PipelineEnd};
 use crate::panics::{lacks_threads, no_threads};
 use crate::root::Ending;
 use crate::tasks::actor::TasksProblem;
 use crate::tasks::board::{TaskReport, TaskStanding};
 use crate::trace::RunEnded;
+
+const INTERRUPTED: &str = "interrupted; run the same command again to go on";
 
 /// Tells the tracer of the run how it ended, also when nothing waits for the end.
 pub struct TellTheEnd(Option<Arc<RunContext>>);
@@ -92,67 +94,66 @@ pub fn lifted(ending: &Ending) -> Vec<String> {
 pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
     let mut code = if failed > 0 || ending.tasks.failed > 0 { 65 } else { 0 };
     let mut problems = Vec::new();
+    let mut add = |problem: String| {
+        if !problems.contains(&problem) {
+            problems.push(problem);
+        }
+    };
     let mut worst = 0;
     for end in ending.pipelines.values() {
-        let (rank, c, text) = match (end, &ending.failure_limit) {
-            (PipelineEnd::Complete, _) => continue,
-            (PipelineEnd::Stopped, Some(reached)) | (PipelineEnd::TooManyFailed(reached), _) => {
-                (1, 65, reached.why.clone())
-            }
-            (PipelineEnd::Stopped, None) => {
-                (2, 130, "interrupted; run the same command again to go on".to_owned())
-            }
-            (PipelineEnd::SinkFailed(why), _) => (3, 75, format!("results could not be written: {why}")),
-            (PipelineEnd::SourceFailed(why), _) => (3, 75, why.clone()),
-            (PipelineEnd::NotListed(why), _) => (3, 78, why.clone()),
-            (PipelineEnd::Unusable(why) | PipelineEnd::Doubted(why) | PipelineEnd::NoResult(why), _) => {
-                (4, 78, why.clone())
-            }
-            (PipelineEnd::NoDevice(why) | PipelineEnd::Bug(why), _) if lacks_threads(why) => {
-                (4, 75, no_threads(why))
-            }
-            (PipelineEnd::NoDevice(why), _) => (4, 69, why.clone()),
-            (PipelineEnd::Bug(why), _) => (5, 70, bug(why)),
+        let Some((rank, of_this, problem)) = judge_pipeline(end, ending.failure_limit.as_ref()) else {
+            continue;
         };
         if rank > worst {
-            (worst, code) = (rank, c);
+            (worst, code) = (rank, of_this);
         }
-        if !problems.contains(&text) {
-            problems.push(text);
-        }
+        add(problem);
     }
-    if ending.tasks.was_stopped && ending.failure_limit.is_none() && worst < 2 {
-        code = 130;
-        let text = "interrupted; run the same command again to go on".to_owned();
-        if !problems.contains(&text) {
-            problems.push(text);
+    match &ending.failure_limit {
+        Some(reached) if ending.tasks.was_stopped => add(reached.why.clone()),
+        None if ending.tasks.was_stopped && worst < 2 => {
+            code = 130;
+            add(INTERRUPTED.to_owned());
         }
+        _ => {}
     }
-    if let Some(reached) = ending.failure_limit.as_ref().filter(|_| ending.tasks.was_stopped)
-        && !problems.contains(&reached.why)
-    {
-        problems.push(reached.why.clone());
-    }
-    match &ending.tasks.problem {
-        None => {}
-        Some(TasksProblem::Bug(why)) if lacks_threads(why) => {
-            problems.push(no_threads(why));
-            code = if code == 70 { 70 } else { 75 };
-        }
-        Some(TasksProblem::Bug(why)) => {
-            problems.push(bug(why));
-            code = 70;
-        }
-        Some(TasksProblem::Journal(why)) => {
-            problems.push(why.clone());
-            code = if code == 70 { 70 } else { 75 };
-        }
-    }
-    if let Err(why) = &ending.journal {
-        problems.push(format!("the end of the run could not be recorded: {why}"));
-        code = if code == 70 { 70 } else { 75 };
+    let of_tasks = ending.tasks.problem.as_ref().map(|problem| match problem {
+        TasksProblem::Bug(why) if lacks_threads(why) => (75, no_threads(why)),
+        TasksProblem::Bug(why) => (70, bug(why)),
+        TasksProblem::Journal(why) => (75, why.clone()),
+    });
+    let of_journal = ending
+        .journal
+        .as_ref()
+        .err()
+        .map(|why| (75, format!("the end of the run could not be recorded: {why}")));
+    for (of_this, problem) in of_tasks.into_iter().chain(of_journal) {
+        code = if code == 70 { 70 } else { of_this };
+        add(problem);
     }
     (code, problems)
+}
+
+/// How bad its end is, the exit code of that, and why; `None` where it is complete.
+fn judge_pipeline(end: &PipelineEnd, limit: Option<&LimitReached>) -> Option<(u8, i32, String)> {
+    Some(match (end, limit) {
+        (PipelineEnd::Complete, _) => return None,
+        (PipelineEnd::Stopped, Some(reached)) | (PipelineEnd::TooManyFailed(reached), _) => {
+            (1, 65, reached.why.clone())
+        }
+        (PipelineEnd::Stopped, None) => (2, 130, INTERRUPTED.to_owned()),
+        (PipelineEnd::SinkFailed(why), _) => (3, 75, format!("results could not be written: {why}")),
+        (PipelineEnd::SourceFailed(why), _) => (3, 75, why.clone()),
+        (PipelineEnd::NotListed(why), _) => (3, 78, why.clone()),
+        (PipelineEnd::Unusable(why) | PipelineEnd::Doubted(why) | PipelineEnd::NoResult(why), _) => {
+            (4, 78, why.clone())
+        }
+        (PipelineEnd::NoDevice(why) | PipelineEnd::Bug(why), _) if lacks_threads(why) => {
+            (4, 75, no_threads(why))
+        }
+        (PipelineEnd::NoDevice(why), _) => (4, 69, why.clone()),
+        (PipelineEnd::Bug(why), _) => (5, 70, bug(why)),
+    })
 }
 
 fn bug(why: &str) -> String {

@@ -15,10 +15,11 @@ use crate::account::meter::{Meter, Remains};
 use crate::account::status::RunStatus;
 use crate::context::{RunContext, RunOptions};
 use crate::fleet::device_watch::Watcher;
-use crate::flow::committer::{self, Files, Traces};
+use crate::flow::committer::{self, Traces};
 use crate::flow::listing::Listing;
 use crate::flow::result_files::sink_file;
 use crate::flow::run_endpoints::RunEndpoints;
+use crate::flow::run_files::RunFiles;
 use crate::messages::{PipelineEnd, RootMsg};
 use crate::root::{Ending, Orchestra, RootArgs};
 use crate::run_end::{TellTheEnd, judge, lifted, not_started};
@@ -34,7 +35,7 @@ mod prepare;
 
 pub use error::StartRunError;
 pub use past::{Earlier, Found};
-pub use prepare::{prepare, prepare_with};
+pub use prepare::prepare;
 
 /// A run that is ready to start: the output folder is ours, and there are items.
 pub struct Prepared {
@@ -166,7 +167,7 @@ impl Prepared {
         let (of, journal) = (Arc::clone(&context), self.journal);
         // After a kill it may read, sort and write all rows of a reduce, which no thread of the host's executor waits for.
         let opened =
-            tokio::task::spawn_blocking(move || Files::open(&of.plan, journal, &of.run_id, &of.stats));
+            tokio::task::spawn_blocking(move || RunFiles::open(&of.plan, journal, &of.run_id, &of.stats));
         let files = opened.await.map_err(io::Error::other)?.map_err(StartRunError::Rows)?;
         let (committer, _thread) = committer::start(files, Arc::clone(&context.stats), traces)?;
         let (publish, snapshots) = watch::channel(RunStatus::now(&context));

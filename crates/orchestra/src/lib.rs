@@ -383,14 +383,6 @@ pub async fn start(plan: Plan, options: StartOptions) -> Result<RunHandle, Start
     Ok(prepared.start(run_options(options, &plan, library.as_ref())?).await?)
 }
 
-/// As [`prepare_with`], with any version, and loaders that are processes of this executable.
-///
-/// # Errors
-/// See [`StartRunError`].
-pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunError> {
-    prepare_with(plan, earlier, None, None)
-}
-
 /// Opens the output folder and the journal, and lists the items: all of them where results of an earlier run count; else the first ones, and
 /// the others while the run is prepared and works. Files that hold several items are listed in loader processes, which `launcher` starts; `None` runs
 /// this executable with the argument `worker`. Blocks. With the `version` of ONNX Runtime, items that have failed are done again only with that of the other results.
@@ -407,7 +399,7 @@ pub fn prepare_with(
         Some(launcher) => launcher.loaders(),
         None => Some(own_workers()?),
     };
-    orchestra_runtime::prepare_with(plan, earlier, loaders, Some(&onnxruntime(version)))
+    orchestra_runtime::prepare(plan, earlier, loaders, Some(&onnxruntime(version)))
 }
 
 /// What results so far are compared with, see [`prepare_with`].

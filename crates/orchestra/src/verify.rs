@@ -4,19 +4,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use orchestra_core::LeftOutCount;
 use orchestra_kinds::read_lines;
 use orchestra_plan::{Kinds, ReadBack, ReadRecord, RecordsPerItem, TASKS_FOLDER, Writes, part_number};
-use orchestra_runtime::{Manifest, OutputReport, digest};
-use orchestra_store::{
-    FAILURE_RECORDS, ListError, ListingReader, MANIFEST, NumberSet, ObjectOutput, OutputFolder, RUN_SUMMARY,
-    altered_files, one_by_one, only_files,
-};
+use orchestra_runtime::OutputReport;
+use orchestra_store::{FAILURE_RECORDS, NumberSet, RUN_SUMMARY, altered_files, only_files};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+mod bucket;
+mod item_names;
+
+use item_names::ItemNames;
 
 /// More items than any source has: a larger number is a damaged account.
 const MOST_ITEMS: u64 = 1 << 36;
@@ -133,7 +134,8 @@ pub fn verify(folder: &Path, kinds: &Kinds) -> Result<Verified, VerifyError> {
     }
     let altered = altered_files(folder).map_err(|error| no_account(format!("its journal: {error}")))?;
     let altered = altered.into_iter().collect();
-    let mut count = Count { folder, sources, names: Names::default(), altered, found: Verified::default() };
+    let mut count =
+        Count { folder, sources, names: ItemNames::default(), altered, found: Verified::default() };
     let mut failed = Sets::new();
     let path = folder.join(FAILURE_RECORDS);
     count.read(FAILURE_RECORDS.as_ref(), &path, read_lines, RecordsPerItem::AtMostOne, None, &mut failed);
@@ -143,7 +145,8 @@ pub fn verify(folder: &Path, kinds: &Kinds) -> Result<Verified, VerifyError> {
     count.strays(&account.outputs);
     // That a file of items is missing was told by its items.
     for file in std::mem::take(&mut count.altered).into_iter().filter(|file| folder.join(file).exists()) {
-        let what = || format!("`{}` holds other bytes than the run has written", file.display());
+        let what =
+            |_: &mut Count<'_>| format!("`{}` holds other bytes than the run has written", file.display());
         count.fault(FaultKind::Damaged, what);
     }
     count.found.items = count.sources.values().sum();
@@ -154,79 +157,31 @@ pub fn verify(folder: &Path, kinds: &Kinds) -> Result<Verified, VerifyError> {
     Ok(count.found)
 }
 
-fn list_of(folder: &Path, source: &str) -> PathBuf {
-    folder.join(OutputFolder::private_file(&format!("items-{source}")))
-}
-
-/// An item for people: its name, where the list of the run still has it, and its number.
-fn item(folder: &Path, source: &str, index: u64) -> String {
-    let name = || {
-        let mut reader = ListingReader::open(&list_of(folder, source)).ok()?;
-        reader.skip_to(index).ok()?;
-        Some(reader.read().ok()??.0.to_owned())
-    };
-    match name() {
-        Some(name) => format!("`{name}` ({source}[{index}])"),
-        None => format!("{source}[{index}]"),
-    }
-}
-
 struct Count<'a> {
     folder: &'a Path,
     /// Their items.
     sources: BTreeMap<&'a str, u64>,
-    names: Names,
+    names: ItemNames,
     /// Files with other bytes than the run has written, of which nothing was said yet.
     altered: BTreeSet<PathBuf>,
     found: Verified,
 }
 
-/// Names of items, as the lists of the run have them. Records come nearly in the order of a list, so blocks of it are kept.
-#[derive(Default)]
-struct Names(BTreeMap<String, Option<List>>);
-
-struct List {
-    reader: ListingReader,
-    blocks: BTreeMap<u64, Vec<String>>,
-}
-
-/// Names of a block, and blocks that are kept.
-const NAMES: u64 = 1024;
-const MOST_BLOCKS: usize = 64;
-
-impl Names {
-    /// `None`: there is no such list any more, or it has no such item.
-    fn of(&mut self, folder: &Path, source: &str, index: u64) -> Option<&str> {
-        if !self.0.contains_key(source) {
-            let list = ListingReader::open(&list_of(folder, source)).ok();
-            let list = list.map(|reader| List { reader, blocks: BTreeMap::new() });
-            self.0.insert(source.to_owned(), list);
-        }
-        let List { reader, blocks } = self.0.get_mut(source)?.as_mut()?;
-        let block = index / NAMES;
-        if !blocks.contains_key(&block) {
-            reader.skip_to(block * NAMES).ok()?;
-            let mut names = Vec::new();
-            while names.len() < NAMES as usize
-                && let Some((name, _)) = reader.read().ok()?
-            {
-                names.push(name.to_owned());
-            }
-            if blocks.len() == MOST_BLOCKS {
-                blocks.pop_first();
-            }
-            blocks.insert(block, names);
-        }
-        blocks.get(&block)?.get((index % NAMES) as usize).map(String::as_str)
-    }
-}
-
 impl<'a> Count<'a> {
-    fn fault(&mut self, kind: FaultKind, what: impl FnOnce() -> String) {
+    fn fault(&mut self, kind: FaultKind, what: impl FnOnce(&mut Self) -> String) {
         let n = self.found.counts.entry(kind).or_default();
         *n += 1;
         if *n <= NAMED as u64 {
-            self.found.faults.push(what());
+            let what = what(self);
+            self.found.faults.push(what);
+        }
+    }
+
+    /// An item for people: its name, where the list of the run still has it, and its number.
+    fn item(&mut self, source: &str, index: u64) -> String {
+        match self.names.of(self.folder, source, index) {
+            Some(name) => format!("`{name}` ({source}[{index}])"),
+            None => format!("{source}[{index}]"),
         }
     }
 
@@ -247,7 +202,7 @@ impl<'a> Count<'a> {
     ) {
         // A pipe would never end, and a device perhaps not either.
         if path.metadata().is_ok_and(|meta| !meta.is_file()) {
-            self.fault(FaultKind::Damaged, || format!("`{}`: it is no regular file", file.display()));
+            self.fault(FaultKind::Damaged, |_| format!("`{}`: it is no regular file", file.display()));
             return;
         }
         let read = read_back(path, &mut |ReadRecord { source, index, item: named }| {
@@ -256,7 +211,7 @@ impl<'a> Count<'a> {
             }
             let known = self.sources.get_key_value(source).filter(|(_, items)| index < **items);
             let Some((&source, _)) = known else {
-                let what = || {
+                let what = |_: &mut Self| {
                     format!("`{}` has a record of {source}[{index}], which no source names", file.display())
                 };
                 self.fault(FaultKind::Stray, what);
@@ -267,20 +222,20 @@ impl<'a> Count<'a> {
                     "`{}` has a record of `{named}` under the number {source}[{index}], which is that of `{name}`",
                     file.display()
                 );
-                self.fault(FaultKind::Stray, || what);
+                self.fault(FaultKind::Stray, |_| what);
                 return;
             }
             let is_new = seen.entry(source).or_default().insert(index);
             if !is_new && records != RecordsPerItem::Any {
-                self.fault(FaultKind::Doubled, || {
-                    format!("{} is twice in `{}`", item(self.folder, source, index), file.display())
+                self.fault(FaultKind::Doubled, |count| {
+                    format!("{} is twice in `{}`", count.item(source, index), file.display())
                 });
             }
             if is_new
                 && failed.is_some_and(|failed| failed.get(source).is_some_and(|set| set.contains(index)))
             {
-                let what = || {
-                    let item = item(self.folder, source, index);
+                let what = |count: &mut Self| {
+                    let item = count.item(source, index);
                     format!("{item} is in `{}` and in `{FAILURE_RECORDS}`", file.display())
                 };
                 self.fault(FaultKind::Doubled, what);
@@ -288,7 +243,7 @@ impl<'a> Count<'a> {
         });
         if let Err(why) = read {
             self.altered.remove(file);
-            self.fault(FaultKind::Damaged, || format!("`{}`: {why}", file.display()));
+            self.fault(FaultKind::Damaged, |_| format!("`{}`: {why}", file.display()));
         }
     }
 
@@ -329,7 +284,6 @@ impl<'a> Count<'a> {
         if output.records != RecordsPerItem::One {
             return Ok(());
         }
-        let folder = self.folder;
         for name in &output.sources {
             let Some((&source, &items)) = self.sources.get_key_value(name.as_str()) else { continue };
             let mut ended = seen.remove(source).unwrap_or_default();
@@ -339,8 +293,8 @@ impl<'a> Count<'a> {
             let mut lost = items.saturating_sub(ended.len());
             let mut index = ended.next_missing(0);
             while index < items && self.is_named(FaultKind::Lost) {
-                let what = || {
-                    let item = item(folder, source, index);
+                let what = |count: &mut Self| {
+                    let item = count.item(source, index);
                     format!("{item} has neither a record in `{}` nor a failure", output.path.display())
                 };
                 self.fault(FaultKind::Lost, what);
@@ -355,97 +309,21 @@ impl<'a> Count<'a> {
         Ok(())
     }
 
-    /// Reads the parts that the manifest of a prefix names; `read` gets the URL of each, and a file with its bytes. Parts of a sink that
-    /// `holds_files` are indexes of them, and of those the store says the sizes.
-    fn bucket(
-        &mut self,
-        url: &str,
-        store: &dyn ObjectOutput,
-        run_id: &str,
-        holds_files: bool,
-        read: &mut dyn FnMut(&mut Self, &str, &Path),
-    ) -> Result<(), String> {
-        let text = |error: ListError| match error {
-            ListError::Store { ref help, .. } => format!("{error}; {help}"),
-            other => other.to_string(),
-        };
-        let manifest_url = format!("{url}{MANIFEST}");
-        let manifest = store.read(&manifest_url).map_err(text)?;
-        let manifest = manifest.map(|manifest| serde_json::from_slice::<Manifest>(&manifest.bytes));
-        let manifest = match manifest {
-            Some(Ok(manifest)) if manifest.run_id == run_id => manifest,
-            other => {
-                let what = match other {
-                    None => "is not there".to_owned(),
-                    Some(Ok(other)) => format!("is that of run {}, and this is run {run_id}", other.run_id),
-                    Some(Err(error)) => format!("is no manifest: {error}"),
-                };
-                self.fault(FaultKind::Damaged, || format!("`{manifest_url}` {what}"));
-                return Ok(());
-            }
-        };
-        // By name: the bytes of each object as the manifest says, or an index of files that it names.
-        let mut known: BTreeMap<String, u64> =
-            manifest.parts.iter().map(|part| (part.name.clone(), part.bytes)).collect();
-        for part in &manifest.parts {
-            let part_url = format!("{url}{}", part.name);
-            let Some(object) = store.read(&part_url).map_err(text)? else {
-                self.fault(FaultKind::Damaged, || {
-                    format!("`{part_url}`, which its manifest names, is not there")
-                });
-                continue;
-            };
-            if object.bytes.len() as u64 != part.bytes || digest(&object.bytes) != part.sha256 {
-                self.fault(FaultKind::Damaged, || {
-                    format!("`{part_url}` has other bytes than its manifest says")
-                });
-            }
-            if holds_files {
-                known.extend(files_of(&object.bytes));
-            }
-            let mut file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
-            file.write_all(&object.bytes).map_err(|error| error.to_string())?;
-            read(self, &part_url, file.path());
-        }
-        for object in one_by_one(store.objects(url).map_err(text)?) {
-            let object = object.map_err(text)?;
-            let name = object.url.strip_prefix(url).unwrap_or_default();
-            match known.remove(name) {
-                None if name == MANIFEST => {}
-                None => {
-                    self.fault(FaultKind::Stray, || format!("`{}` is in no manifest", object.url));
-                }
-                Some(bytes) if bytes != object.bytes => {
-                    self.fault(FaultKind::Damaged, || {
-                        format!("`{}` has {} bytes, and its index says {bytes}", object.url, object.bytes)
-                    });
-                }
-                Some(_) => {}
-            }
-        }
-        // That a part is missing was said.
-        let is_file = |name: &&String| manifest.parts.iter().all(|part| part.name != **name);
-        for name in known.keys().filter(is_file) {
-            self.fault(FaultKind::Lost, || format!("`{url}{name}`, which its index names, is not there"));
-        }
-        Ok(())
-    }
-
     /// Compares what a sink has of failures with `failures.jsonl`.
     fn failures(&mut self, output: &OutputReport, failed: &Sets<'a>, seen: &Sets<'a>) {
-        let (folder, file) = (self.folder, output.path.display());
+        let file = output.path.display();
         let sources: Vec<&str> = self.sources.keys().copied().collect();
         for source in sources {
             let of = |sets: &Sets<'a>| sets.get(source).cloned().unwrap_or_default();
             let (failed, seen) = (of(failed), of(seen));
             for index in failed.iter().filter(|index| !seen.contains(*index)) {
-                self.fault(FaultKind::Lost, || {
-                    format!("{} has failed and is not in `{file}`", item(folder, source, index))
+                self.fault(FaultKind::Lost, |count| {
+                    format!("{} has failed and is not in `{file}`", count.item(source, index))
                 });
             }
             for index in seen.iter().filter(|index| !failed.contains(*index)) {
-                self.fault(FaultKind::Stray, || {
-                    format!("{} is in `{file}` and has not failed", item(folder, source, index))
+                self.fault(FaultKind::Stray, |count| {
+                    format!("{} is in `{file}` and has not failed", count.item(source, index))
                 });
             }
         }
@@ -478,7 +356,8 @@ impl<'a> Count<'a> {
         };
         let is_missing = |file: &&PathBuf| output.url.is_none() && !self.folder.join(file).exists();
         for file in self.altered.clone().iter().filter(is_missing).filter(|file| is_of(file)) {
-            let what = || format!("`{}`, which the run has written, is not there", file.display());
+            let what =
+                |_: &mut Self| format!("`{}`, which the run has written, is not there", file.display());
             self.fault(FaultKind::Damaged, what);
         }
     }
@@ -505,7 +384,7 @@ impl<'a> Count<'a> {
                     open.push(path);
                 } else if !known.contains(&path) {
                     let path = path.strip_prefix(self.folder).unwrap_or(&path).to_owned();
-                    self.fault(FaultKind::Stray, || {
+                    self.fault(FaultKind::Stray, |_| {
                         format!("`{}` was not written by the run", path.display())
                     });
                 }
@@ -524,12 +403,12 @@ impl<'a> Count<'a> {
                 Ok(meta) if meta.len() == bytes => {}
                 Ok(meta) => {
                     self.altered.remove(path.strip_prefix(self.folder).unwrap_or(&path));
-                    self.fault(FaultKind::Damaged, || {
+                    self.fault(FaultKind::Damaged, |_| {
                         format!("`{}` has {} bytes, and its index says {bytes}", path.display(), meta.len())
                     });
                 }
                 Err(error) => {
-                    self.fault(FaultKind::Lost, || {
+                    self.fault(FaultKind::Lost, |_| {
                         format!("`{}`, which its index names: {error}", path.display())
                     });
                 }

@@ -72,7 +72,7 @@ async fn start(only: Only, output: &Path) -> RunHandle {
         events: None,
         devices: DeviceOptions::default(),
     };
-    let prepared = prepare(Arc::new(plan), Earlier::GoOn, None).unwrap();
+    let prepared = prepare(Arc::new(plan), Earlier::GoOn, None, None).unwrap();
     prepared.start(options).await.unwrap()
 }
 

@@ -2,26 +2,21 @@
 //! files; no stages.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use orchestra_core::{PipelineId, SourceId};
-use orchestra_plan::{Plan, SinkPlan};
-use orchestra_store::{Commit, CommitError, FileIndex, Journal, NumberSet};
+use orchestra_core::PipelineId;
+use orchestra_store::{Commit, NumberSet};
 
 use crate::account::stats::{CommitCounts, Stats};
 use crate::context::RunClock;
 use crate::flow::ends::{Hurry, WhenClosed};
-use crate::flow::part_file::OpenPartFile;
-use crate::flow::reduce_rows::{OpenReduce, ReduceError};
-use crate::flow::result_files::sink_file;
+use crate::flow::run_files::RunFiles;
 use crate::messages::{HeldBatch, PipelineEnd};
 use crate::panics::caught;
-use crate::tasks::part_schedule::pipelines_of;
 use crate::trace::{EndedItems, MaybeTracer};
 
 /// Groups that are joined into one write when they wait already. Where there is no model, or no picture can be read, each is one item.
@@ -61,7 +56,7 @@ pub struct CommitJob {
     /// What the tracer is told when it is written.
     pub traced: Vec<EndedItems>,
     /// Dropped when it is.
-    pub hold: Option<HeldBatch>,
+    pub holds: Vec<HeldBatch>,
     pub ends: Arc<dyn HearsOfCommits>,
 }
 
@@ -69,7 +64,7 @@ pub struct CommitJob {
 enum Job {
     Commit(CommitJob),
     /// Work on what is written, behind all that was sent before.
-    Then(Box<dyn FnOnce(&mut Files) + Send>),
+    Then(Box<dyn FnOnce(&mut RunFiles) + Send>),
     Close(Option<i32>, WhenClosed),
 }
 
@@ -116,16 +111,10 @@ impl CommitterHandle {
         pipeline: PipelineId,
         then: impl FnOnce(Result<(), PipelineEnd>) + Send + 'static,
     ) {
-        self.then(move |files| {
-            let written = files.guarded(|files| files.end_pipeline(pipeline));
-            then(written.map_err(|why| match files.has_no_result {
-                true => PipelineEnd::NoResult(why),
-                false => PipelineEnd::SinkFailed(why),
-            }));
-        });
+        self.then(move |files| then(files.end_pipeline(pipeline)));
     }
 
-    fn then(&self, work: impl FnOnce(&mut Files) + Send + 'static) {
+    fn then(&self, work: impl FnOnce(&mut RunFiles) + Send + 'static) {
         // A committer that is gone has closed the journal: the run is over, and the answer is not needed.
         drop(self.queue.send(Job::Then(Box::new(work))));
         self.thread.unpark();
@@ -151,7 +140,7 @@ impl CommitterHandle {
 }
 
 pub fn start(
-    files: Files,
+    files: RunFiles,
     stats: Arc<Stats>,
     traces: Traces,
 ) -> std::io::Result<(CommitterHandle, JoinHandle<()>)> {
@@ -173,166 +162,8 @@ pub struct Traces {
     pub is_broken: Cell<bool>,
 }
 
-/// What the thread writes to.
-pub struct Files {
-    /// Of each sink whose records go into part files. In front of the journal: threads that read them end before the folder is unlocked.
-    part_files: Vec<OpenPartFile>,
-    journal: Journal,
-    plan: Arc<Plan>,
-    stats: Arc<Stats>,
-    /// Of each stage that reduces the rows of the run.
-    reduces: Vec<OpenReduce>,
-    /// The last of these to be written came to no result.
-    has_no_result: bool,
-    /// Pipelines whose items all have an end, with all that they have left for it.
-    ended: BTreeSet<PipelineId>,
-    /// Why nothing is written any more: a panic left them in no known state.
-    broken: Option<String>,
-}
-
-impl Files {
-    /// What an earlier run has left waits on, but for a result of which some rows are written: the others follow, before items come that are
-    /// not in it.
-    pub fn open(
-        plan: &Arc<Plan>,
-        journal: Journal,
-        run_id: &str,
-        stats: &Arc<Stats>,
-    ) -> Result<Self, String> {
-        let part_files = OpenPartFile::all(plan, &journal, run_id, sink_file).map_err(|e| e.to_string())?;
-        let reduces = OpenReduce::all(plan, &journal).map_err(|e| e.to_string())?;
-        let (plan, stats) = (Arc::clone(plan), Arc::clone(stats));
-        let mut files = Self {
-            journal,
-            plan,
-            stats,
-            part_files,
-            reduces,
-            has_no_result: false,
-            ended: BTreeSet::new(),
-            broken: None,
-        };
-        files.write_results(OpenReduce::is_half_written)?;
-        files.stats.left_out.note(files.journal.left_out());
-        Ok(files)
-    }
-
-    /// What `work` gives. A panic in it is a bug, ours or of a kind of the host's: it fails this and all that follows, instead of being waited for.
-    fn guarded(&mut self, work: impl FnOnce(&mut Self) -> Result<(), String>) -> Result<(), String> {
-        if let Some(why) = &self.broken {
-            return Err(why.clone());
-        }
-        caught("internal error: writing results", || work(self)).unwrap_or_else(|bug| {
-            self.broken = Some(bug.clone());
-            Err(bug)
-        })
-    }
-
-    /// Commits a group; then rows that are enough for a part file become one, and contributions that are enough for a fold a state. The first
-    /// result is that of the group, the second that of the others.
-    fn commit(&mut self, commit: &Commit) -> (Result<(), String>, Result<(), String>) {
-        let committed =
-            self.guarded(|files| files.journal.commit(commit).map_err(|e: CommitError| e.to_string()));
-        if committed.is_err() {
-            return (committed, Ok(()));
-        }
-        let gathered = self.guarded(|files| {
-            if !commit.left_out.is_empty() {
-                files.stats.left_out.note(files.journal.left_out());
-            }
-            files.add(commit);
-            files.seal(OpenPartFile::is_full)?;
-            files.fold()
-        });
-        (committed, gathered)
-    }
-
-    fn add(&mut self, commit: &Commit) {
-        for (file, rows) in &commit.appends {
-            self.part_files.iter_mut().filter(|part| part.file() == *file).for_each(|part| part.add(rows));
-            self.reduces
-                .iter_mut()
-                .filter(|reduce| reduce.file() == *file)
-                .for_each(|reduce| reduce.add(rows));
-        }
-    }
-
-    fn seal(&mut self, which: impl Fn(&OpenPartFile) -> bool) -> Result<(), String> {
-        let mut part_files = self.part_files.iter_mut().filter(|part| which(part));
-        part_files.try_for_each(|part| part.seal(&mut self.journal)).map_err(|e| e.to_string())
-    }
-
-    fn fold(&mut self) -> Result<(), String> {
-        let mut reduces = self.reduces.iter_mut().filter(|reduce| reduce.is_full());
-        reduces.try_for_each(|reduce| reduce.fold(&mut self.journal)).map_err(|e| e.to_string())
-    }
-
-    fn write_results(&mut self, which: impl Fn(&OpenReduce) -> bool) -> Result<(), String> {
-        for at in 0..self.reduces.len() {
-            let reduce = &self.reduces[at];
-            if !which(reduce) {
-                continue;
-            }
-            let stage = reduce.stage();
-            let result = reduce.result(&self.plan, &self.journal);
-            self.has_no_result = matches!(result, Err(ReduceError::Refused { .. }));
-            let mut result = result.map_err(|e| e.to_string())?;
-            while let Some((commit, rows)) = result.next_commit().map_err(|e| e.to_string())? {
-                let (committed, sealed) = self.commit(&commit);
-                committed.and(sealed)?;
-                self.stats.stage(stage).left.add(rows);
-            }
-        }
-        Ok(())
-    }
-
-    /// The finished items by source, in the order of the plan.
-    fn finished(&self) -> Vec<Arc<NumberSet>> {
-        let sources = (0..).map(SourceId).take(self.plan.sources.len());
-        sources.map(|source| self.journal.finished(source)).collect()
-    }
-
-    /// Doing it again adds nothing: a start goes on behind what one that was killed in between has written.
-    fn end_pipeline(&mut self, pipeline: PipelineId) -> Result<(), String> {
-        self.ended.insert(pipeline);
-        let stages = self.plan.pipelines[pipeline.index()].stages.clone();
-        self.write_results(|reduce| stages.contains(&reduce.stage()))?;
-        let (plan, ended) = (Arc::clone(&self.plan), self.ended.clone());
-        let is_over = |sink: &SinkPlan| pipelines_of(&plan, sink).all(|of| ended.contains(&of));
-        let over: Vec<FileIndex> =
-            (0..).zip(&plan.sinks).filter(|(_, sink)| is_over(sink)).map(|(at, _)| sink_file(at)).collect();
-        let is_over = |part: &OpenPartFile| over.contains(&part.file());
-        self.seal(is_over)?;
-        self.finish_part_files(is_over, true)?;
-        // Before a command reads them, and its end is noted durably.
-        self.journal.sync().map_err(|error| error.to_string())
-    }
-
-    fn finish_part_files(
-        &mut self,
-        which: impl Fn(&OpenPartFile) -> bool,
-        is_complete: bool,
-    ) -> Result<(), String> {
-        let mut part_files = self.part_files.iter_mut().filter(|part| which(part));
-        part_files.try_for_each(|part| part.finish(is_complete)).map_err(|e| e.to_string())
-    }
-
-    /// Rows that wait become part files, so the files of a run that has ended hold all finished rows. A run with a code is complete: each of its
-    /// pipelines has ended.
-    fn close(&mut self, code: Option<i32>) -> Result<(), String> {
-        self.seal(|_| true)?;
-        // Before the end is recorded: a run that has ended has its manifests.
-        self.finish_part_files(|_| true, code.is_some())?;
-        let closed = match code {
-            Some(code) => self.journal.finish(code),
-            None => self.journal.sync(),
-        };
-        closed.map_err(|e| e.to_string())
-    }
-}
-
 fn run(
-    mut files: Files,
+    mut files: RunFiles,
     stats: &Stats,
     traces: &Traces,
     queue: &Receiver<Job>,
@@ -364,24 +195,13 @@ fn run(
         let pause = pause(items, bytes, now - std::mem::replace(&mut committed_at, now));
         commit(&mut files, stats, traces, jobs, waiting);
         if synced.elapsed() >= SYNC_EVERY {
-            // A disk that fails here fails the next commit or the close, too, and is reported then.
-            if let Err(error) = files.journal.sync() {
-                tracing::warn!(%error, "results could not be forced to the disk");
-            }
+            files.sync();
             synced = Instant::now();
         }
-        then.into_iter().for_each(|work: Box<dyn FnOnce(&mut Files) + Send>| work(&mut files));
+        then.into_iter().for_each(|work: Box<dyn FnOnce(&mut RunFiles) + Send>| work(&mut files));
         if let Some((code, told)) = close {
-            let closed = files.guarded(|files| files.close(code));
-            let counts = files.journal.counts();
-            for (sink, n) in stats.n_part_files.iter().enumerate() {
-                n.set(files.journal.n_part_files(sink_file(sink)));
-            }
-            let Files { part_files, journal, .. } = files;
-            // Threads that read them end before the folder is unlocked.
-            drop(part_files);
-            told(closed.map(|()| counts), Some(journal.into_folder()));
-            return;
+            let (counts, folder) = files.end(code);
+            return told(counts, Some(folder));
         }
         if !more_wait && hurried.load(Ordering::Acquire) == 0 {
             // `hurry`, `then` and `close` unpark this thread.
@@ -404,16 +224,8 @@ fn pause(items: u64, bytes: usize, span: Duration) -> Duration {
     }
 }
 
-/// What one pipeline commits at once, and what hears of it.
-struct PipelineCommit {
-    ends: Arc<dyn HearsOfCommits>,
-    commit: Commit,
-    counts: CommitCounts,
-    traced: Vec<EndedItems>,
-    holds: Vec<HeldBatch>,
-}
-
-impl PipelineCommit {
+impl CommitJob {
+    /// Joins a later one of the same ends to it.
     fn add(&mut self, job: CommitJob) {
         for (file, bytes) in job.commit.appends {
             match self.commit.appends.iter_mut().rfind(|(f, _)| *f == file) {
@@ -429,26 +241,20 @@ impl PipelineCommit {
         job.commit.left_out.into_iter().for_each(|count| count.add_to(&mut self.commit.left_out));
         self.counts.add(&job.counts);
         self.traced.extend(job.traced);
-        self.holds.extend(job.hold);
+        self.holds.extend(job.holds);
     }
 }
 
 /// Commits the groups of these jobs, those of one pipeline together: what goes wrong with one pipeline's files is not the others' business.
-fn commit(files: &mut Files, stats: &Stats, traces: &Traces, jobs: Vec<CommitJob>, waiting: &AtomicUsize) {
-    let mut by_pipeline: Vec<PipelineCommit> = Vec::new();
+fn commit(files: &mut RunFiles, stats: &Stats, traces: &Traces, jobs: Vec<CommitJob>, waiting: &AtomicUsize) {
+    let mut by_pipeline: Vec<CommitJob> = Vec::new();
     for job in jobs {
         match by_pipeline.iter_mut().find(|commit| Arc::ptr_eq(&commit.ends, &job.ends)) {
             Some(commit) => commit.add(job),
-            None => by_pipeline.push(PipelineCommit {
-                ends: job.ends,
-                commit: job.commit,
-                counts: job.counts,
-                traced: job.traced,
-                holds: job.hold.into_iter().collect(),
-            }),
+            None => by_pipeline.push(job),
         }
     }
-    for PipelineCommit { ends, commit, counts, mut traced, holds } in by_pipeline {
+    for CommitJob { ends, commit, counts, mut traced, holds } in by_pipeline {
         let (result, sealed) = if ends.is_refused() {
             (Err("an earlier group could not be written".to_owned()), Ok(()))
         } else {

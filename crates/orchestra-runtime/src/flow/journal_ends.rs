@@ -168,7 +168,7 @@ impl JournalEnds {
         self.context.stats.left_out.give(&self.context.plan, &mut commit);
         let each = handed.filter(|_| !each.is_empty()).map(|handed| EndedItems::each_of(each, handed));
         let traced = of_batch.into_iter().chain(each).collect();
-        CommitJob { commit, counts, traced, hold, ends: me }
+        CommitJob { commit, counts, traced, holds: hold.into_iter().collect(), ends: me }
     }
 
     /// The records of a failure in the sinks that write such.

@@ -21,6 +21,7 @@ pub mod reduce_rows;
 pub mod result_files;
 pub mod row_lengths;
 pub mod run_endpoints;
+pub mod run_files;
 pub mod source;
 pub mod ticket;
 pub mod token;

@@ -9,7 +9,7 @@ use orchestra_core::{Failure, SourceId};
 use orchestra_plan::{Origin, Plan};
 use orchestra_worker::loader::events::LARGEST_REQUEST;
 use ractor::concurrency::JoinHandle;
-use ractor::{Actor, ActorRef, SpawnErr};
+use ractor::{Actor, SpawnErr};
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
@@ -27,6 +27,7 @@ use crate::flow::token::Token;
 use crate::messages::RootMsg;
 use crate::root::{Orchestra, RootArgs};
 use crate::run_end::TellTheEnd;
+use crate::start::AbortOnDrop;
 use orchestra_core::shapes::{RequestItem, RowScope};
 
 #[derive(Clone)]
@@ -96,14 +97,6 @@ pub struct Flow {
     snapshots: watch::Receiver<RunStatus>,
     _watcher: Watcher,
     _tracer_hears_of_the_end: TellTheEnd,
-}
-
-struct AbortOnDrop(ActorRef<RootMsg>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        drop(self.0.cast(RootMsg::Abort)); // A root that is gone has ended.
-    }
 }
 
 impl Flow {

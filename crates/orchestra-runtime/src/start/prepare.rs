@@ -23,17 +23,8 @@ use crate::tasks::earlier::{self, KnownTasks};
 
 /// Opens the output folder and the journal, and lists the items: all of them where results of an earlier run count; else the first ones, and
 /// the others while the run is prepared and works. `loaders` start the processes that list files; `None`: they are listed in this one. Blocks.
+/// Where the version of an engine is known that decides about results, items that have failed are done again only with that of the others.
 pub fn prepare(
-    plan: Arc<Plan>,
-    earlier: Earlier,
-    loaders: Option<ProcessLauncher>,
-) -> Result<Prepared, StartRunError> {
-    prepare_with(plan, earlier, loaders, None)
-}
-
-/// The same for runs with an engine whose version decides about results. Where that is known, items that have failed are done again only with
-/// that of the others.
-pub fn prepare_with(
     mut plan: Arc<Plan>,
     earlier: Earlier,
     loaders: Option<ProcessLauncher>,
@@ -48,10 +39,9 @@ pub fn prepare_with(
         plan.pipelines.iter_mut().for_each(|pipeline| pipeline.limits.first_failed = 0);
     }
     let mut folder = OutputFolder::open(&plan.output)?;
-    let refused = |error| tasks_error(&plan, error);
     if !plan.tasks.is_empty() {
         // Before anything is discarded or begun: commands of a start that was killed may still write.
-        earlier::wait_for_keepers(&plan.output).map_err(refused)?;
+        earlier::wait_for_keepers(&plan.output).map_err(|error| tasks_error(&plan, error))?;
     }
     let discarded = match earlier {
         Earlier::Discard => discard(&plan, &mut folder)?,
@@ -75,34 +65,21 @@ pub fn prepare_with(
     let mut journal = open_journal(&plan, folder, &past, &identity, fresh)?;
     // Where commits were taken back, the end was as well: it may be results of `reduce` that are lost, and no item.
     let previous_code = past.code.filter(|_| journal.recovered().lost_commits == 0);
-    // A reader of all parts would take it for one of them.
-    let is_strange =
-        |(sink, number, _): &(usize, u64, PathBuf)| *number >= journal.n_part_files(sink_file(*sink));
-    if let Some((_, _, strange)) = part_files(&plan).into_iter().find(is_strange) {
-        return Err(match past.identity {
-            Some(_) => StartError::UnknownPart(strange),
-            None => StartError::InTheWay(strange),
-        }
-        .into());
-    }
+    refuse_strange_part(&plan, &journal, past.identity.is_some())?;
     let changed = lists.changed(&plan, &journal, earlier == Earlier::RetryFailed)?;
     if !changed.is_empty() {
         return Err(past.changed(&plan, changed));
     }
     let retried = match earlier {
-        // What `start` would refuse takes no failure back.
-        Earlier::RetryFailed => match engine.and_then(|engine| past.other_version(engine)) {
-            Some(change) if journal.counts().failed > 0 => return Err(past.changed(&plan, vec![change])),
-            _ => retry_failed(&plan, &mut journal)?,
-        },
+        Earlier::RetryFailed => retry_failed(&plan, &past, &mut journal, engine)?,
         Earlier::GoOn | Earlier::Discard | Earlier::Replace => 0,
     };
     write_headers(&plan, &mut journal)?;
     let listings = lists.keep(&plan, &journal)?;
     let tasks = open_tasks(&plan, &listings)?;
 
-    let n_done = |tasks: &KnownTasks| tasks.known.iter().filter(|task| task.is_done).count() as u64;
-    let tasks_done = tasks.as_ref().map_or(0, n_done);
+    let known = tasks.iter().flat_map(|tasks| &tasks.known);
+    let tasks_done = known.filter(|task| task.is_done).count() as u64;
     let again = tasks.iter().flat_map(|tasks| &tasks.again);
     let tasks_again: Vec<String> = again.map(|task| plan.tasks.tasks[*task].id.clone()).collect();
     let finished = journal.counts().total();
@@ -111,16 +88,19 @@ pub fn prepare_with(
         true => Found::Resumed { finished, new_items, retried, tasks_done, tasks_again },
         false => discarded,
     };
-    Ok(Prepared {
-        plan,
-        run_id: identity.run_id.clone(),
-        identity,
-        found,
-        journal,
-        listings,
-        tasks,
-        previous_code,
-    })
+    let run_id = identity.run_id.clone();
+    Ok(Prepared { plan, run_id, identity, found, journal, listings, tasks, previous_code })
+}
+
+/// A part file of a number that the run has not given: a reader of all parts would take it for one of them.
+fn refuse_strange_part(plan: &Plan, journal: &Journal, goes_on: bool) -> Result<(), StartError> {
+    let is_strange =
+        |(sink, number, _): &(usize, u64, PathBuf)| *number >= journal.n_part_files(sink_file(*sink));
+    match part_files(plan).into_iter().find(is_strange) {
+        None => Ok(()),
+        Some((.., strange)) if goes_on => Err(StartError::UnknownPart(strange)),
+        Some((.., strange)) => Err(StartError::InTheWay(strange)),
+    }
 }
 
 impl Prepared {
@@ -174,8 +154,17 @@ fn open_journal(
     Ok(journal)
 }
 
-/// Takes the records of failures back. Gives how many items are done again.
-fn retry_failed(plan: &Plan, journal: &mut Journal) -> Result<u64, StartRunError> {
+/// Takes the records of failures back, where `start` would not refuse the engine. Gives how many items are done again.
+fn retry_failed(
+    plan: &Plan,
+    past: &Past,
+    journal: &mut Journal,
+    engine: Option<&EngineVersion>,
+) -> Result<u64, StartRunError> {
+    let change = engine.and_then(|engine| past.other_version(engine));
+    if let Some(change) = change.filter(|_| journal.counts().failed > 0) {
+        return Err(past.changed(plan, vec![change]));
+    }
     let mut files = vec![FAILURES_FILE];
     for (at, sink) in plan.sinks.iter().enumerate().filter(|(_, sink)| sink.is_of_failures) {
         if sink.bucket.is_some() && journal.n_part_files(sink_file(at)) > 0 {

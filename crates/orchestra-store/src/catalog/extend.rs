@@ -145,9 +145,7 @@ fn extend(
             Joined::Old(row) if is_kept(&row.locator) => (row.place, row),
             Joined::Old(row) => {
                 result.missing_count += 1;
-                if result.missing.len() < MISSING_SHOWN {
-                    result.missing.push(row.name.clone());
-                }
+                result.missing.extend((result.missing.len() < MISSING_SHOWN).then(|| row.name.clone()));
                 (row.place, row)
             }
         };

@@ -149,26 +149,21 @@ impl TraceSettings {
             }
             (None, None) => return Ok(ResolvedTraces::default()),
         };
-        let mut warnings = Vec::new();
-        let switch = if text("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
-            Some("`OTEL_SDK_DISABLED` is `true`")
-        } else {
-            asks_for("none").then_some("`OTEL_TRACES_EXPORTER` is `none`")
-        };
-        if let Some(switch) = switch {
-            if configured.otlp.is_some() {
-                warnings.push(format!("no traces are sent, because {switch}"));
-            }
-            return Ok(ResolvedTraces { settings: None, warnings });
+        let disabled = text("OTEL_SDK_DISABLED").filter(|value| value.eq_ignore_ascii_case("true"));
+        let disabled = disabled.map(|_| "`OTEL_SDK_DISABLED` is `true`");
+        if let Some(switch) = disabled.or(asks_for("none").then_some("`OTEL_TRACES_EXPORTER` is `none`")) {
+            let warning = configured.otlp.as_ref().map(|_| format!("no traces are sent, because {switch}"));
+            return Ok(ResolvedTraces { settings: None, warnings: warning.into_iter().collect() });
         }
         let settings = match Self::new(&endpoint, &origin, protocol) {
             // The environment is shared with other programs, which can send so.
             Err(error @ TelemetryError::NoGrpc { .. }) if configured.otlp.is_none() => {
-                warnings.push(error.to_string());
-                return Ok(ResolvedTraces { settings: None, warnings });
+                return Ok(ResolvedTraces { settings: None, warnings: vec![error.to_string()] });
             }
             settings => settings?,
         };
+        let sampling =
+            ItemSampling { ratio: configured.sample.unwrap_or(USUAL_SHARE), slow: configured.slow };
         let milliseconds =
             of_exporter("TIMEOUT").and_then(|(value, _)| value.parse().ok()).filter(|ms| *ms > 0);
         Ok(ResolvedTraces {
@@ -176,14 +171,11 @@ impl TraceSettings {
                 // An address for traces alone is taken as it is.
                 endpoint: if is_whole { endpoint } else { settings.endpoint },
                 timeout: milliseconds.map_or(TIMEOUT, Duration::from_millis),
-                sampling: ItemSampling {
-                    ratio: configured.sample.unwrap_or(USUAL_SHARE),
-                    slow: configured.slow,
-                },
+                sampling,
                 patience: configured.flush_timeout.unwrap_or(PATIENCE),
                 ..settings
             }),
-            warnings,
+            warnings: Vec::new(),
         })
     }
 

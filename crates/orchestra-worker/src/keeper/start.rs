@@ -91,8 +91,7 @@ pub(crate) fn start(order: &Order) -> Result<Running, String> {
     let process = pidfd_open(group, PidfdFlags::empty()).map_err(text)?;
     fcntl_setfl(&output, OFlags::NONBLOCK).map_err(text)?;
     // With `command` our ends of the pipe for writing are closed.
-    let output = File::from(output);
-    Ok(Running { group, limited, process, output, log, started, kernel_kills })
+    Ok(Running { group, limited, process, output: output.into(), log, started, kernel_kills })
 }
 
 /// What the command gets of this process by these numbers.

@@ -49,7 +49,6 @@ impl RowInHand<'_, '_> {
             Does::Reduce(reduce) => {
                 self.chain.context.stats.stage(*stage).entered.add(1);
                 let row = begin_row(&mut self.out.text);
-                let begin = row - HEAD;
                 write_head(token, &mut self.out.text);
                 let contributed = self
                     .record(reads, token, scope, |item, row, out| reduce.contribute(item, row, out))
@@ -58,7 +57,7 @@ impl RowInHand<'_, '_> {
                     return Err(self.fail(*stage, refusal));
                 }
                 self.pass(*stage);
-                let bytes = begin..self.out.text.len();
+                let bytes = row - HEAD..self.out.text.len();
                 self.records.push(RecordRange { to: RecordTo::Reduce(*stage), bytes, file: None });
                 Ok(())
             }
