@@ -69,6 +69,7 @@ impl Seen<'_> {
                 is_same: is_new || first.is_same,
                 is_done: is_well && (is_new || first.is_done),
                 ended,
+                first_part: None,
             }
         };
         let known: Vec<KnownTask> = self.plan.tasks.tasks.iter().zip(&self.first).map(known).collect();

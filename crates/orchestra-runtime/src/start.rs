@@ -87,8 +87,8 @@ pub struct RunOutcome {
     pub lifted_limits: Vec<String>,
     /// Its records may be wrong, or come to no result: no start goes on with them.
     pub must_start_over: bool,
-    /// This was the first of two parts, and nothing has been written about it: the file is to be planned again, and started with this report as
-    /// [`RunOptions::first_part`]. See [`Plan::late`].
+    /// This was the first of two parts: the file is to be planned again, and started with this report as [`RunOptions::first_part`]. See
+    /// [`Plan::late`].
     pub goes_on: bool,
 }
 
@@ -173,8 +173,7 @@ impl Prepared {
         let (publish, snapshots) = watch::channel(RunStatus::now(&context));
         let (done_sender, done) = oneshot::channel();
         if let Some(tasks) = &self.tasks {
-            let first_part = context.options.first_part.as_ref().map_or(&[][..], |first| &first.tasks);
-            context.tasks.begin(&context.plan.tasks, &tasks.known, first_part);
+            context.tasks.begin(&context.plan.tasks, &tasks.known);
         }
         let args = RootArgs {
             context: Arc::clone(&context),
@@ -234,25 +233,19 @@ impl RunHandle {
         let is_useless =
             |end: &PipelineEnd| matches!(end, PipelineEnd::NoResult(_) | PipelineEnd::Doubted(_));
         let must_start_over = ending.pipelines.values().any(is_useless);
-        let goes_on = self.context.is_first_part() && problems.is_empty();
+        let mut goes_on = self.context.is_first_part() && problems.is_empty();
         if !goes_on && let Some((code, problem)) = not_started(&self.context) {
             problems.push(problem);
             exit_code = if exit_code == 0 { code } else { exit_code };
         }
+        // That of a first part counts until all of the run has one.
+        let reported = if goes_on { 130 } else { exit_code };
         let mut report =
-            RunStatus::at_the_end(&self.context, self.started_unix_ms, counts, exit_code, &ending.pipelines);
+            RunStatus::at_the_end(&self.context, self.started_unix_ms, counts, reported, &ending.pipelines);
         report.complete = problems.is_empty() && !goes_on && !self.context.options.tasks_only;
-        if goes_on {
-            // The account of what has run, until all of the run has one.
-            let so_far = RunStatus { exit_code: 130, ..report.clone() };
-            if let Err(error) = so_far.write(&self.context.plan.output) {
-                tracing::warn!(%error, "the account of the first part cannot be written");
-            }
-            self.end.tell(counts, Some(exit_code), &problems);
-            return RunOutcome { report, exit_code, problems, lifted_limits, must_start_over, goes_on };
-        }
         if let Err(error) = report.write(&self.context.plan.output) {
             problems.push(error.to_string());
+            goes_on = false;
             // A reader of the account must not take a missing or an old one for that of a run that went well.
             if [0, 65].contains(&exit_code) {
                 exit_code = 75;

@@ -21,7 +21,7 @@ use crate::messages::{DeviceMsg, PipelineEnd, RootMsg};
 use crate::panics::caught;
 use crate::tasks::attempt::{Control, Outcome, Shared, attempt};
 use crate::tasks::best::LastEnd;
-use crate::tasks::board::{TaskReport, TaskStanding};
+use crate::tasks::board::TaskStanding;
 use crate::tasks::command_watch::CommandWatch;
 use crate::tasks::earlier::KnownTasks;
 use crate::tasks::groups::Groups;
@@ -123,6 +123,8 @@ impl Actor for Tasks {
         let plan = &context.plan;
         let of_models = part_schedule::of_models(&context);
         let schedule = part_schedule::schedule(&context, &known.known);
+        let has_failed = |task: &usize| known.known[*task].first_part == Some(TaskStanding::Failed);
+        let failed: Vec<usize> = (0..known.known.len()).filter(has_failed).collect();
         let waits = plan.tasks.tasks.iter().any(|task| !task.after_sinks.is_empty());
         let n_pipelines = if waits { plan.pipelines.len() } else { 0 };
         let of_known =
@@ -152,7 +154,7 @@ impl Actor for Tasks {
             end: TasksEnd::default(),
             is_over: false,
         };
-        state.take_over();
+        state.take_over(&failed);
         state.hand_over();
         state.say_what_models_wait_for();
         drop(me.cast(TasksMsg::Go)); // It cannot be gone yet.
@@ -284,20 +286,14 @@ impl TasksState {
 
     /// What has failed in the first part of this start is not tried again in this one; and what comes after a pipeline that will not be, is not
     /// started.
-    fn take_over(&mut self) {
-        let args = Arc::clone(&self.args);
-        let (context, tasks) = (&args.context, &args.context.plan.tasks.tasks);
-        let Some(first) = &context.options.first_part else { return };
-        for (at, task) in tasks.iter().enumerate() {
-            let is_it = |report: &TaskReport| report.task == task.id && report.state == TaskStanding::Failed;
-            if first.tasks.iter().any(|report| is_it(report)) {
-                context.tasks.has_failed(at);
-                let skipped = self.schedule.give_up(at);
-                self.skip(&skipped, &format!("`{}` has failed", task.id));
-                self.end.failed += 1;
-            }
+    fn take_over(&mut self, failed: &[usize]) {
+        let context = Arc::clone(&self.args.context);
+        for at in failed {
+            let skipped = self.schedule.give_up(*at);
+            self.skip(&skipped, &format!("`{}` has failed", context.plan.tasks.tasks[*at].id));
+            self.end.failed += 1;
         }
-        if context.plan.late.is_some() {
+        if context.plan.late.is_some() && context.options.first_part.is_some() {
             let skipped = self.schedule.give_up(part_schedule::place_of(&context.plan, None));
             self.skip(&skipped, "the sources, stages and sinks of the file were not started");
         }

@@ -79,8 +79,13 @@ impl TaskReport {
     }
 
     fn before(plan: &TaskPlan, known: &KnownTask) -> Self {
-        let state = if known.is_done { TaskStanding::Done } else { TaskStanding::Waiting };
-        let mut report = Self { task: plan.id.clone(), state, before: known.is_done, ..Self::default() };
+        let state = match known.first_part {
+            _ if known.is_done => TaskStanding::Done,
+            Some(TaskStanding::Failed) => TaskStanding::Failed,
+            _ => TaskStanding::Waiting,
+        };
+        let before = known.is_done && known.first_part != Some(TaskStanding::Done);
+        let mut report = Self { task: plan.id.clone(), state, before, ..Self::default() };
         if let Some(ended) = &known.ended {
             report.note(plan, ended);
         }
@@ -140,18 +145,8 @@ struct Inner {
 }
 
 impl TaskBoard {
-    /// `first_part`: the tasks after the first part of this start; empty where there was none.
-    pub fn begin(&self, plan: &TasksPlan, known: &[KnownTask], first_part: &[Arc<TaskReport>]) {
-        let mut reports = TaskReport::all(plan, known);
-        for report in &mut reports {
-            let has_run = |first: &&Arc<TaskReport>| {
-                first.task == report.task && first.state == TaskStanding::Done && report.before
-            };
-            if let Some(first) = first_part.iter().find(has_run) {
-                Arc::make_mut(report).before = first.before;
-            }
-        }
-        locked(&self.0).reports = reports;
+    pub fn begin(&self, plan: &TasksPlan, known: &[KnownTask]) {
+        locked(&self.0).reports = TaskReport::all(plan, known);
     }
 
     fn change(&self, task: usize, change: impl FnOnce(&mut TaskReport)) {
@@ -199,11 +194,6 @@ impl TaskBoard {
             report.state = TaskStanding::Stopped;
             report.why = Some(format!("{why}: the next start runs it again"));
         });
-    }
-
-    /// It has failed in the first part of this start, and is not tried again.
-    pub fn has_failed(&self, task: usize) {
-        self.change(task, |report| report.state = TaskStanding::Failed);
     }
 
     /// `why`: what has happened instead, as a sentence.

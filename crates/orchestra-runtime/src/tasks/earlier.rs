@@ -42,6 +42,8 @@ pub struct KnownTask {
     pub is_same: bool,
     /// It ended well, and its outputs have not changed either: it is not run again.
     pub is_done: bool,
+    /// Where the first part of this start has left it, unless it was done before that.
+    pub first_part: Option<TaskStanding>,
 }
 
 /// Opens the journal of tasks, and looks at what commands of earlier starts have left, of which none lives.
@@ -76,10 +78,11 @@ pub fn open(plan: &TasksPlan, output: &Path) -> io::Result<KnownTasks> {
 impl KnownTasks {
     /// What the first part of this start has done is done; what was done before may be outdated by what a pipeline has to do.
     pub fn take_over(&mut self, plan: &TasksPlan, first_part: &RunStatus) {
-        let new = first_part.tasks.iter().filter(|task| task.state == TaskStanding::Done && !task.before);
-        let done: Vec<&str> = new.map(|task| &task.task[..]).collect();
+        let new = first_part.tasks.iter().filter(|task| !task.before);
+        let states: BTreeMap<&str, TaskStanding> = new.map(|task| (&task.task[..], task.state)).collect();
         for (task, known) in plan.tasks.iter().zip(&mut self.known) {
-            known.is_done |= done.contains(&&task.id[..]);
+            known.first_part = states.get(&task.id[..]).copied();
+            known.is_done |= known.first_part == Some(TaskStanding::Done);
         }
     }
 
@@ -143,8 +146,7 @@ pub fn known(plan: &TasksPlan, records: &BTreeMap<String, TaskRecord>) -> Vec<Kn
                 ended: record
                     .filter(|record| record.running.is_none())
                     .and_then(|record| record.ended.clone()),
-                is_same: false,
-                is_done: false,
+                ..KnownTask::default()
             }
         })
         .collect();
