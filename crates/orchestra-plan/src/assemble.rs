@@ -83,7 +83,7 @@ pub(crate) fn assemble(
     passthrough::route(&mut plan, workflow, cx)?;
     number_files(&mut plan);
     memory.share_rest(&mut plan);
-    fewer_loaders(&mut plan, workflow.loaders.as_ref(), cx);
+    fewer_loaders(&mut plan, workflow.limits.loaders.as_ref(), cx);
     plan.fingerprint = fingerprint(&plan, &workflow.sources);
     Ok(plan)
 }

@@ -6,6 +6,7 @@ use crate::cx::Cx;
 use crate::diagnostics::{Reported, Span};
 use crate::fields::At;
 use crate::host::{DeviceView, MachineView};
+use crate::keys::DeviceNames;
 use crate::nearest::{list, suggestion};
 use crate::plan::BatchPlan;
 use crate::workflow::ModelNode;
@@ -120,8 +121,8 @@ impl<'a> Devices<'a> {
     /// Those that a model or a program may run on.
     pub fn of_model(&mut self, model: &ModelNode, cx: &mut Cx<'_>) -> Result<Vec<Device>, Reported> {
         let code = model.code();
-        let own = match &model.devices {
-            Some(names) => self.named_by_model(names, cx)?,
+        let own = match &model.asked.devices {
+            Some(DeviceNames(names)) => self.named_by_model(names, cx)?,
             None if model.known.as_ref().is_some_and(|known| known.on_cores) => self.cores(),
             None if code.is_some() => self.for_code(),
             None => self.in_use.clone(),
@@ -155,7 +156,7 @@ impl<'a> Devices<'a> {
     fn gpus(&self, model: &ModelNode, own: Vec<Device>, cx: &mut Cx<'_>) -> Result<Vec<Device>, Reported> {
         let Some(machine) = self.machine else { return Ok(own) };
         let (gpus, others): (Vec<Device>, Vec<Device>) = own.into_iter().partition(Device::is_cuda);
-        let is_named = model.devices.is_some() && !others.is_empty();
+        let is_named = model.asked.devices.is_some() && !others.is_empty();
         if !gpus.is_empty() && !is_named {
             return Ok(gpus);
         }
@@ -266,7 +267,7 @@ pub(crate) fn check_tuning(model: &ModelNode, devices: &[Device], named: bool, c
         let (name, other) = (&model.name.value, &other.name);
         let d =
             cx.error(key.span, format!("model `{name}`: `{}` needs a GPU, and `{other}` is none", key.value));
-        if named || model.devices.is_some() {
+        if named || model.asked.devices.is_some() {
             d.help("set `devices` of the model to GPUs, or leave the key out");
         } else {
             d.help("there is no GPU here (`orchestra doctor` says why); leave the key out to run on the CPU")

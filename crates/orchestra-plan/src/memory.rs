@@ -41,9 +41,9 @@ pub(crate) struct SlotMemory {
 impl SlotMemory {
     /// As the file says, else half of the memory of the machine.
     pub fn of(workflow: &Workflow, machine: Option<&MachineView>) -> Self {
-        match &workflow.memory {
+        match &workflow.limits.memory {
             Some(limit) => {
-                Self { limit: Some(limit.value), span: Some(limit.span), called: "`limits.memory`" }
+                Self { limit: Some(limit.value.0), span: Some(limit.span), called: "`limits.memory`" }
             }
             None => {
                 let memory = machine.map_or(0, |m| m.memory);

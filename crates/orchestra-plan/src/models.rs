@@ -1,5 +1,6 @@
 //! What the files of models and the programs of stages say. Loads no weights.
 
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use orchestra_core::{DType, Dim, Provider, SandboxMode, SandboxRules, TensorSpec
 use sha2::{Digest as _, Sha256};
 
 use crate::cx::Cx;
-use crate::diagnostics::{Diagnostics, Reported};
+use crate::diagnostics::{Diagnostics, Reported, Span};
 use crate::digest::hex;
 use crate::fields::At;
 use crate::files::{FileKind, Files};
@@ -29,29 +30,9 @@ pub(crate) fn connect(model: &ModelNode, cx: &mut Cx<'_>) -> Result<KnownModel, 
     }
     let written = model.path.as_ref().ok_or(Reported)?;
     let path = cx.resolve(&written.value);
-    let file = cx.host.model(&path).or_else(|error| {
-        let d = cx.error(written.span, format!("model `{}`: {error}", model.name.value)).unavailable();
-        d.label(format!("looked for `{}`", path.display()));
-        match error {
-            ModelError::Missing => d.help("paths are relative to the folder of the workflow file"),
-            ModelError::NotOnnx(_) => d.help("name a file in the ONNX format, which often ends in `.onnx`"),
-            ModelError::Truncated(_) => d.help("copy, download or export it again"),
-            _ => d,
-        };
-        d.fail()
-    })?;
+    let file = model_file(&model.name.value, written.span, &path, cx)?;
     let labels = labels.transpose()?;
     let ModelFile { file_digest, digest, weights, signature, .. } = file;
-    if let Some(operator) = signature.training() {
-        let name = &model.name.value;
-        let what =
-            format!("model `{name}` was exported for training: its `{operator}` has `training_mode = 1`");
-        return cx
-            .error(written.span, what)
-            .label("it would judge an item by the others of its batch")
-            .help("export it for inference, in PyTorch after `model.eval()`")
-            .fail();
-    }
     let beside = path.parent().unwrap_or(Path::new(""));
     let weights = weights.into_iter().map(|(name, digest)| (beside.join(name), digest)).collect();
     let (outputs, has_zip_map) = (signature.output_tensors(), signature.has_zip_map());
@@ -69,8 +50,8 @@ pub(crate) fn connect(model: &ModelNode, cx: &mut Cx<'_>) -> Result<KnownModel, 
         inputs: signature.inputs,
         outputs,
         custom_ops,
-        memory_limit: model.memory_limit.as_ref().map(|m| m.value),
-        memory: model.memory.as_ref().map(|m| m.value),
+        memory_limit: model.memory_limit.map(NonZeroU64::get),
+        memory: model.asked.memory.as_ref().map(|m| m.value.get()),
         tf32: model.tf32,
         tuning,
         sandbox: sandbox_rules(model, cx),
@@ -87,6 +68,29 @@ pub(crate) fn connect(model: &ModelNode, cx: &mut Cx<'_>) -> Result<KnownModel, 
         has_zip_map,
         ..KnownModel::default()
     })
+}
+
+/// Reads the file of a model; reports one that cannot be run.
+fn model_file(name: &str, span: Span, path: &Path, cx: &mut Cx<'_>) -> Result<ModelFile, Reported> {
+    let file = cx.host.model(path).or_else(|error| {
+        let d = cx.error(span, format!("model `{name}`: {error}")).unavailable();
+        d.label(format!("looked for `{}`", path.display()));
+        match error {
+            ModelError::Missing => d.help("paths are relative to the folder of the workflow file"),
+            ModelError::NotOnnx(_) => d.help("name a file in the ONNX format, which often ends in `.onnx`"),
+            ModelError::Truncated(_) => d.help("copy, download or export it again"),
+            _ => d,
+        };
+        d.fail()
+    })?;
+    let Some(operator) = file.signature.training() else { return Ok(file) };
+    cx.error(
+        span,
+        format!("model `{name}` was exported for training: its `{operator}` has `training_mode = 1`"),
+    )
+    .label("it would judge an item by the others of its batch")
+    .help("export it for inference, in PyTorch after `model.eval()`")
+    .fail()
 }
 
 /// Asks a program what it takes and gives.
@@ -120,7 +124,7 @@ fn connect_program(
         file_digest: digest,
         inputs: inputs.into_iter().map(tensor).collect(),
         outputs: outputs.iter().map(|output| output.tensor.clone()).collect(),
-        memory: model.memory.as_ref().map(|m| m.value),
+        memory: model.asked.memory.as_ref().map(|m| m.value.get()),
         tf32: model.tf32,
         sandbox: rules,
         code: Some(code),
@@ -132,10 +136,10 @@ fn connect_program(
 fn sandbox_rules(model: &ModelNode, cx: &Cx<'_>) -> SandboxRules {
     let paths = |written: &[At<String>]| written.iter().map(|path| cx.resolve(&path.value)).collect();
     SandboxRules {
-        mode: model.sandbox.mode.unwrap_or_default(),
-        read: paths(&model.sandbox.read),
-        write: paths(&model.sandbox.write),
-        env: model.sandbox.env.iter().map(|name| name.value.clone()).collect(),
+        mode: model.asked.sandbox.unwrap_or_default(),
+        read: paths(&model.asked.sandbox_read),
+        write: paths(&model.asked.sandbox_write),
+        env: model.asked.sandbox_env.iter().map(|name| name.value.clone()).collect(),
     }
 }
 
@@ -164,12 +168,12 @@ pub(crate) fn allowed_paths(
 
 /// Reports what no sandbox can allow.
 fn check_sandbox(model: &ModelNode, cx: &mut Cx<'_>) {
-    let (what, sandbox) = (format!("model `{}`", model.name.value), &model.sandbox);
-    let is_off = sandbox.mode == Some(SandboxMode::Off);
-    for (key, paths) in [("sandbox_read", &sandbox.read), ("sandbox_write", &sandbox.write)] {
+    let (what, asked) = (format!("model `{}`", model.name.value), &model.asked);
+    let is_off = asked.sandbox == Some(SandboxMode::Off);
+    for (key, paths) in [("sandbox_read", &asked.sandbox_read), ("sandbox_write", &asked.sandbox_write)] {
         allowed_paths((&what, key, is_off), paths, cx);
     }
-    for written in &sandbox.env {
+    for written in &asked.sandbox_env {
         if written.value.is_empty() || written.value.contains(['=', '\0']) {
             let name = written.value.escape_debug();
             cx.error(written.span, format!("{what}: `{name}` can be no name of a variable"))

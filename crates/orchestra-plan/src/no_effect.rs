@@ -9,7 +9,7 @@ use crate::cx::Cx;
 use crate::devices::Device;
 use crate::kind::Draft;
 use crate::plan::SourcePlan;
-use crate::tree::{Entry, Table, Value};
+use crate::tree::{Table, Value};
 use crate::workflow::{ModelNode, StageNode, Workflow};
 
 /// A workflow that is placed without errors.
@@ -21,39 +21,10 @@ pub(crate) struct NoEffect<'a> {
 
 impl NoEffect<'_> {
     pub fn warn(&self, cx: &mut Cx<'_>) {
-        let Workflow { stages, sources, tasks, limits, .. } = self.workflow;
+        let Workflow { sources, tasks, limits, .. } = self.workflow;
         let used: Vec<(&ModelNode, Vec<&Device>)> = self.used_models();
-        for (model, devices) in &used {
-            let name = &model.name.value;
-            let shares = |(other, on): &(&ModelNode, Vec<&Device>)| {
-                other.name != model.name && on.iter().any(|device| devices.contains(device))
-            };
-            let is_alone = !used.iter().any(shares) && tasks.is_empty();
-            let is_off = model.sandbox.mode == Some(SandboxMode::Off);
-            let unconfined = "its workers are not confined: `sandbox` is \"off\"";
-            for (holds, keys, why) in [
-                (none_is_cuda(devices), &["tf32", "memory"][..], "the model runs on no GPU"),
-                (is_off, &["sandbox_read", "sandbox_write", "sandbox_env"], unconfined),
-                (is_alone, &["priority"], "no other model runs on its devices"),
-            ] {
-                for key in keys.iter().filter(|_| holds) {
-                    self.at(&["models", name, key], &format!("model `{name}`: `{key}`"), why, cx);
-                }
-            }
-        }
-        for (at, stage) in stages.iter().enumerate() {
-            let is_trimmed = |of: &StageNode| {
-                let placed = of.plan().and_then(|plan| plan.reads.last());
-                of.batch_plan().is_some_and(|batch| batch.trim.is_some() && !batch.workers.is_empty())
-                    && placed.and_then(|placed| placed.from.stage()).is_some_and(|from| from.index() == at)
-            };
-            let trims = matches!(&stage.draft, Some(Draft::Stage(draft)) if draft.trims().is_some());
-            if trims && !stages.iter().any(is_trimmed) {
-                let name = &stage.name.value;
-                let what = format!("stage `{name}`: `trim`");
-                self.at(&["stages", name, "trim"], &what, "no model is given its rows", cx);
-            }
-        }
+        self.keys_of_models(&used, cx);
+        self.trims(cx);
         let is_off = limits.sandbox == SandboxMode::Off;
         for source in sources {
             let reads_all = source.plan.as_ref().is_some_and(|plan| matches!(plan.fetch.opens(), Opens::Any));
@@ -62,9 +33,7 @@ impl NoEffect<'_> {
                 (false, true) => "its loaders read as their user",
                 (false, false) => continue,
             };
-            let name = &source.name.value;
-            let what = format!("source `{name}`: `sandbox_read`");
-            self.at(&["sources", name, "sandbox_read"], &what, why, cx);
+            self.at(&["sources", &source.name.value, "sandbox_read"], why, cx);
         }
         for task in tasks {
             for name in task.pass_env.iter().filter(|name| !can_mean_one(&name.value)) {
@@ -90,7 +59,43 @@ impl NoEffect<'_> {
             (!has_pictures, "limits", "max_pixels", "no source gives pictures"),
         ] {
             if holds {
-                self.at(&[table, key], &format!("`{table}.{key}`"), why, cx);
+                self.at(&[table, key], why, cx);
+            }
+        }
+    }
+
+    fn keys_of_models(&self, used: &[(&ModelNode, Vec<&Device>)], cx: &mut Cx<'_>) {
+        for (model, devices) in used {
+            let shares = |(other, on): &(&ModelNode, Vec<&Device>)| {
+                other.name != model.name && on.iter().any(|device| devices.contains(device))
+            };
+            let is_alone = !used.iter().any(shares) && self.workflow.tasks.is_empty();
+            let is_off = model.asked.sandbox == Some(SandboxMode::Off);
+            let unconfined = "its workers are not confined: `sandbox` is \"off\"";
+            for (holds, keys, why) in [
+                (none_is_cuda(devices), &["tf32", "memory"][..], "the model runs on no GPU"),
+                (is_off, &["sandbox_read", "sandbox_write", "sandbox_env"], unconfined),
+                (is_alone, &["priority"], "no other model runs on its devices"),
+            ] {
+                for key in keys.iter().filter(|_| holds) {
+                    self.at(&["models", &model.name.value, key], why, cx);
+                }
+            }
+        }
+    }
+
+    /// `trim` of stages whose rows no model takes trimmed.
+    fn trims(&self, cx: &mut Cx<'_>) {
+        let stages = &self.workflow.stages;
+        for (at, stage) in stages.iter().enumerate() {
+            let is_trimmed = |of: &StageNode| {
+                let placed = of.plan().and_then(|plan| plan.reads.last());
+                of.batch_plan().is_some_and(|batch| batch.trim.is_some() && !batch.workers.is_empty())
+                    && placed.and_then(|placed| placed.from.stage()).is_some_and(|from| from.index() == at)
+            };
+            let trims = matches!(&stage.draft, Some(Draft::Stage(draft)) if draft.trims().is_some());
+            if trims && !stages.iter().any(is_trimmed) {
+                self.at(&["stages", &stage.name.value, "trim"], "no model is given its rows", cx);
             }
         }
     }
@@ -105,22 +110,21 @@ impl NoEffect<'_> {
         models.filter(|(_, devices)| !devices.is_empty()).collect()
     }
 
-    fn find(&self, path: &[&str]) -> Option<&Entry> {
-        let (last, tables) = path.split_last()?;
+    /// Warns of the key at `path`, if the file has it.
+    fn at(&self, path: &[&str], why: &str, cx: &mut Cx<'_>) {
+        let (key, tables) = path.split_last().expect("a path ends with a key");
         let table = tables.iter().try_fold(self.tree, |table, key| match &table.get(key)?.node.value {
             Value::Table(inner) => Some(inner),
             _ => None,
-        })?;
-        table.get(last)
-    }
-
-    /// Warns of the key at `path`, if the file has it.
-    fn at(&self, path: &[&str], what: &str, why: &str, cx: &mut Cx<'_>) {
-        if let Some(entry) = self.find(path) {
-            cx.warning(entry.key_span, format!("{what} has no effect: {why}"))
-                .label("has no effect")
-                .help("leave it out");
-        }
+        });
+        let Some(entry) = table.and_then(|table| table.get(key)) else { return };
+        let what = match tables {
+            [tables, name] => format!("{} `{name}`: `{key}`", tables.trim_end_matches('s')),
+            _ => format!("`{}`", path.join(".")),
+        };
+        cx.warning(entry.key_span, format!("{what} has no effect: {why}"))
+            .label("has no effect")
+            .help("leave it out");
     }
 }
 

@@ -124,6 +124,6 @@ impl Pipelines {
 
 /// Loaders of all pipelines, as many as cores unless the file says how many.
 pub(crate) fn loader_threads(workflow: &Workflow, machine: Option<&MachineView>) -> usize {
-    let written = workflow.loaders.as_ref().map(|n| n.value as usize);
+    let written = workflow.limits.loaders.as_ref().map(|n| n.value as usize);
     written.or(machine.map(|machine| machine.cores)).unwrap_or(1).max(1)
 }

@@ -1,6 +1,7 @@
 //! The settings of a table as a typed struct, declared once: its keys, how they are read, and their form in JSON follow from the declaration.
 //! Knows no table by name.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use orchestra_core::kernel::Grid;
@@ -84,28 +85,33 @@ impl Fields<'_, '_> {
 
     /// What the key is declared to be where it is left out.
     fn default_of<T: Setting>(&self, key: &str) -> Option<T> {
-        let default = self.declared(key)?.default.trim_matches('"');
+        let default = self.declared(key).map_or("", |key| key.default.trim_matches('"'));
         (default != "required").then(|| T::of_default(default, self)).flatten()
     }
 }
 
 /// Declares the settings of a table: each with what the reference says of it, its type and its default.
 ///
-/// `= value` is the default of a key that is left out. `=> "words"` says what holds then, of an `Option`. A key with neither is required.
-/// `#[range(least, most)]` bounds a number; `#[missing("..")]` says what to write where a required key is missing.
+/// `= value` is the default of a key that is left out. `=> "words"` says what holds then, of an `Option` or a list. A key with neither is required.
+/// `#[range(least, most)]` bounds a number; `#[missing("..")]` says what to write where a required key is missing. What follows `;` is no key.
 #[macro_export]
 macro_rules! settings {
     ($(#[$meta:meta])* pub struct $name:ident {$(
         $(#[doc = $help:literal])+
+        $(#[serde($($serde:tt)*)])?
         $(#[range($least:expr, $most:expr)])?
         $(#[missing($missing:literal)])?
         $field:ident: $ty:ty $(= $default:literal)? $(=> $left_out:literal)?
-    ),* $(,)?}) => {
+    ),* $(,)? $(; $(#[$about:meta])* $other:ident: $other_ty:ty)?}) => {
         $(#[$meta])*
-        pub struct $name {$(
-            $(#[doc = $help])+
-            pub $field: $ty,
-        )*}
+        pub struct $name {
+            $(
+                $(#[doc = $help])+
+                $(#[serde($($serde)*)])?
+                pub $field: $ty,
+            )*
+            $($(#[$about])* pub $other: $other_ty)?
+        }
 
         impl $crate::Settings for $name {
             const KEYS: &'static [$crate::Key] = &[$(
@@ -119,7 +125,7 @@ macro_rules! settings {
             fn read(fields: &mut $crate::Fields<'_, '_>) -> Option<Self> {
                 let _ = &fields;
                 $(let $field = fields.setting::<$ty>(stringify!($field), concat!($($missing)?));)*
-                Some(Self { $($field: $field?),* })
+                Some(Self { $($field: $field?,)* $($other: <$other_ty>::default())? })
             }
 
             fn json(&self) -> $crate::Json {
@@ -216,6 +222,10 @@ impl Setting for Vec<At<String>> {
         fields.strings(key)
     }
 
+    fn of_default(_: &str, _: &Fields<'_, '_>) -> Option<Self> {
+        Some(Vec::new())
+    }
+
     fn json(&self) -> Json {
         self.iter().map(|text| &*text.value).collect()
     }
@@ -280,9 +290,21 @@ plain_settings! {
     i64: "integer", f, key => f.whole_number(key), text => text.parse().ok(), n => *n;
     u64: "integer", f, key => f.integer(key).map(|n| n.value), text => text.parse().ok(), n => *n;
     u32: "integer", f, key => f.integer(key)?.value.try_into().ok(), text => text.parse().ok(), n => *n;
+    usize: "integer", f, key => f.integer(key)?.value.try_into().ok(), text => text.parse().ok(), n => *n;
     u8: "integer", f, key => f.integer(key)?.value.try_into().ok(), text => text.parse().ok(), n => *n;
     bool: "true or false", f, key => f.boolean(key), text => text.parse().ok(), is => *is;
     String: "text", f, key => f.string(key).map(|text| text.value), text => Some(text.to_owned()), text => text.as_str();
+    NonZeroU64: "memory", f, key => more_than_nothing(f, key), text => parse_bytes(text).and_then(Self::new), bytes => bytes.get();
     Bytes: "memory", f, key => f.bytes(key).map(|bytes| Bytes(bytes.value)), text => parse_bytes(text).map(Bytes), bytes => bytes.0;
     Duration: "duration", f, key => f.duration(key), text => humantime::parse_duration(text).ok(), time => time.as_secs_f64();
+}
+
+/// An amount of memory that is not 0.
+fn more_than_nothing(f: &mut Fields<'_, '_>, key: &str) -> Option<NonZeroU64> {
+    let bytes = f.bytes(key)?;
+    let some = NonZeroU64::new(bytes.value);
+    if some.is_none() {
+        f.bad(key, bytes.span, "must be more than nothing");
+    }
+    some
 }

@@ -73,10 +73,10 @@ fn on_cpu(
     cores: usize,
     reasons: &mut Vec<String>,
 ) -> Vec<WorkerPlan> {
-    let weights: Vec<u32> = stages.iter().map(|s| demands[*s].model.priority).collect();
+    let weights: Vec<u32> = stages.iter().map(|s| demands[*s].model.asked.priority).collect();
     let is_left_to_us = |s: &usize| {
         let model = demands[*s].model;
-        model.workers.is_none() && model.threads.is_none() && model.streams() == 1
+        model.asked.workers.is_none() && model.asked.threads.is_none() && model.streams() == 1
     };
     let is_by_priority = are_weighed(&weights) && stages.iter().all(is_left_to_us);
     let parts = if is_by_priority { threads_by_weight(cores, &weights) } else { divide(cores, &weights) };
@@ -88,14 +88,14 @@ fn on_cpu(
         .zip(parts)
         .map(|(stage, part)| {
             let Demand { stage, model, .. } = &demands[*stage];
-            let asked = model.workers.as_ref().map(|w| w.value as usize);
+            let asked = model.asked.workers.as_ref().map(|w| w.value as usize);
             // More threads gain a program little: what it does between two products runs on one.
-            let threads = model.threads.or(model.program.as_ref().map(|_| 1));
+            let threads = model.asked.threads.or(model.program.as_ref().map(|_| 1));
             let (count, threads) = match is_by_priority {
                 true => (((part + of_each / 2) / of_each).max(1), of_each),
                 false => workers_and_threads(part, asked, threads, model.streams()),
             };
-            let why = match (asked, model.threads) {
+            let why = match (asked, model.asked.threads) {
                 (Some(_), Some(_)) => "workers and threads as asked".into(),
                 (Some(_), None) => format!("workers as asked, sharing {}", plural(part, "core")),
                 (None, Some(_)) => format!("threads as asked, sharing {}", plural(part, "core")),
@@ -163,7 +163,7 @@ impl OnCuda<'_> {
 
     /// What one worker of a stage takes, where the file declares it.
     fn memory(&self, stage: usize) -> Option<u64> {
-        self.model(stage).memory.as_ref().map(|declared| declared.value)
+        self.model(stage).asked.memory.as_ref().map(|declared| declared.value.get())
     }
 
     /// Bytes of one worker of a stage; 0 where that is not known.
@@ -199,12 +199,12 @@ impl OnCuda<'_> {
     }
 
     fn weights(&self) -> Vec<u32> {
-        self.stages.iter().map(|s| self.model(*s).priority).collect()
+        self.stages.iter().map(|s| self.model(*s).asked.priority).collect()
     }
 
     /// Whether the numbers of workers follow from priorities.
     fn is_shared_out(&self, weights: &[u32]) -> bool {
-        self.stages.iter().all(|s| self.model(*s).workers.is_none()) && are_weighed(weights)
+        self.stages.iter().all(|s| self.model(*s).asked.workers.is_none()) && are_weighed(weights)
     }
 
     /// Why a stage that asks for no number has no more than by default.
@@ -220,7 +220,7 @@ impl OnCuda<'_> {
     /// number and says what one takes is given it.
     fn wanted(&self, stage: usize) -> usize {
         let memory = self.memory(stage);
-        let asked = self.model(stage).workers.as_ref().map(|asked| asked.value as usize);
+        let asked = self.model(stage).asked.workers.as_ref().map(|asked| asked.value as usize);
         match (asked, self.is_to_be_measured()) {
             (_, true) if asked.is_none() || memory.is_none() => 1,
             (Some(asked), _) => asked,
@@ -231,7 +231,7 @@ impl OnCuda<'_> {
 
     /// What may come of `count` workers within the run.
     fn growth(&self, stage: usize, count: usize) -> Option<Growth> {
-        let asked = self.model(stage).workers.as_ref().map(|asked| asked.value as usize);
+        let asked = self.model(stage).asked.workers.as_ref().map(|asked| asked.value as usize);
         let memory = self.memory(stage);
         let may_grow = self.is_to_be_measured() && (asked.is_none() || memory.is_none());
         let most = asked.unwrap_or_else(|| self.by_default(stage));
@@ -250,7 +250,7 @@ impl OnCuda<'_> {
             has: 1,
             most: self.wanted(*s),
             each: self.worker(*s),
-            priority: self.model(*s).priority,
+            priority: self.model(*s).asked.priority,
         };
         let wants: Vec<Want> = self.stages.iter().map(want).collect();
         let for_more = room.saturating_sub(needed).saturating_sub(self.of_shares());
@@ -267,7 +267,7 @@ impl OnCuda<'_> {
                 self.device.name,
                 plural(count, "worker")
             ));
-            let threads = self.model(stage).threads.unwrap_or(1);
+            let threads = self.model(stage).asked.threads.unwrap_or(1);
             WorkerPlan { device: self.id, count, growth, threads, memory: self.memory(stage) }
         };
         self.stages.iter().zip(counts).zip(&wants).map(place).collect()
@@ -286,7 +286,7 @@ impl OnCuda<'_> {
     fn reason(&self, stage: usize, count: usize, wanted: usize) -> String {
         match (self.memory(stage), self.room()) {
             (Some(memory), Some(room)) if count < wanted => {
-                let asked = match self.model(stage).workers {
+                let asked = match self.model(stage).asked.workers {
                     Some(_) => format!(" of the {wanted} asked for"),
                     None => String::new(),
                 };
@@ -301,7 +301,7 @@ impl OnCuda<'_> {
                     format_bytes(self.of.headroom)
                 )
             }
-            (_, _) if self.model(stage).workers.is_some() => "as asked".into(),
+            (_, _) if self.model(stage).asked.workers.is_some() => "as asked".into(),
             (Some(memory), Some(_)) => {
                 format!("{} each (declared); {}", format_bytes(memory), self.why_no_more())
             }
@@ -314,7 +314,8 @@ impl OnCuda<'_> {
 
     fn report_full(&self, cx: &mut Cx<'_>) {
         let needed = self.needed();
-        let mut spans = self.stages.iter().filter_map(|s| self.model(*s).memory.as_ref().map(|m| m.span));
+        let mut spans =
+            self.stages.iter().filter_map(|s| self.model(*s).asked.memory.as_ref().map(|m| m.span));
         let span: Option<Span> = spans.next_back();
         let (total, free) = self.device.memory.unwrap_or_default();
         let parts: Vec<String> = self

@@ -12,10 +12,11 @@ mod tasks;
 mod tuning;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use orchestra_core::{Code, ReadOutput, SandboxMode, StageId, TensorSpec};
+use orchestra_core::{Code, ReadOutput, StageId, TensorSpec};
 use orchestra_store::Watch;
 
 pub(crate) use self::read::{read, tasks_as_written};
@@ -25,10 +26,11 @@ pub(crate) use self::tasks::{RawCommand, RawDevice, RawTask, RawValues};
 pub(crate) use self::tuning::RawTuning;
 use crate::diagnostics::Span;
 use crate::fields::{At, Upstreams};
+use crate::keys::AskedWorkers;
 use crate::kind::{BatchDraft, Draft, ProgramDraft, SinkKind, SourceKind, StageKind, Writes};
 use crate::outputs::{ModelOutput, StageOutput, UnreadableOutput};
 use crate::plan::{
-    BatchPlan, ColumnRef, Limits, ModelPlan, Origin, Recycle, SinkPlan, SourcePlan, StagePlan, TelemetryPlan,
+    BatchPlan, ColumnRef, Limits, ModelPlan, Origin, SinkPlan, SourcePlan, StagePlan, TelemetryPlan,
 };
 use crate::tree::Table;
 
@@ -46,8 +48,6 @@ pub(crate) struct Workflow {
     pub pipelines: Vec<PipelineNode>,
     pub devices: RawDevices,
     pub limits: Limits,
-    pub memory: Option<At<u64>>,
-    pub loaders: Option<At<u64>>,
     pub telemetry: TelemetryPlan,
     /// How many sources, models and stages lead to a sink.
     pub n_sources: usize,
@@ -101,19 +101,13 @@ pub(crate) struct ModelNode {
     pub program: Option<StageProgram>,
     pub path: Option<At<String>>,
     pub labels: Option<At<String>>,
-    pub devices: Option<Vec<At<String>>>,
-    pub workers: Option<At<u64>>,
+    pub asked: AskedWorkers,
     pub max_batch: Option<At<u64>>,
-    pub memory: Option<At<u64>>,
-    pub memory_limit: Option<At<u64>>,
-    pub priority: u32,
-    pub threads: Option<usize>,
+    pub memory_limit: Option<NonZeroU64>,
     pub streams: Option<At<u64>>,
     pub custom_ops: Vec<At<String>>,
-    pub recycle: Recycle,
     pub tf32: bool,
     pub tuning: RawTuning,
-    pub sandbox: RawSandbox,
     /// It uses values of tasks that have not ended.
     pub is_deferred: bool,
     /// Once its file is read, or its program asked, without an error.
@@ -150,15 +144,6 @@ pub(crate) struct KnownModel {
     pub declared: Vec<ModelOutput>,
     /// It has nodes that make maps of tensors.
     pub has_zip_map: bool,
-}
-
-/// What a file says about the sandbox of a model's workers.
-#[derive(Debug, Default)]
-pub(crate) struct RawSandbox {
-    pub mode: Option<SandboxMode>,
-    pub read: Vec<At<String>>,
-    pub write: Vec<At<String>>,
-    pub env: Vec<At<String>>,
 }
 
 impl ModelNode {

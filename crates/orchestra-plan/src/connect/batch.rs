@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::{
     Code, DType, Dim, Iteration, ModelId, PixelInput, Placement, ProbedModel, ReadOutput, TensorSpec,
@@ -75,15 +74,13 @@ impl<'a> Wiring<'a, '_> {
         let mut tensors: Vec<TensorSpec> = fed.iter().map(|fed| fed.stored.clone()).collect();
         let (given, unreadable) = self.given(model, known, draft, &wants, fixed_batch);
         let mut outputs: Vec<TensorSpec> = given.iter().map(|output| output.read.tensor.clone()).collect();
-        let iteration = match &draft.iteration {
-            Some(draft) => {
-                let pixels: Vec<Option<PixelInput>> = fed.into_iter().map(|fed| fed.pixels).collect();
-                let (inputs, outputs, pixels) = (&tensors, &outputs, &pixels);
-                let iterated = IteratedModel { stage: &node.name, model: signature, inputs, outputs, pixels };
-                Some(iterated.resolve(draft, self.cx)?)
-            }
-            None => None,
-        };
+        let pixels: Vec<Option<PixelInput>> = fed.into_iter().map(|fed| fed.pixels).collect();
+        let iteration = draft.iteration.as_ref().map(|draft| {
+            let (inputs, outputs, pixels) = (&tensors, &outputs, &pixels);
+            let iterated = IteratedModel { stage: &node.name, model: signature, inputs, outputs, pixels };
+            iterated.resolve(draft, self.cx)
+        });
+        let iteration = iteration.transpose()?;
         if let Some(iteration) = &iteration {
             tensors.extend(iteration.rounds_input());
             outputs.push(Iteration::rounds_output());
@@ -92,39 +89,19 @@ impl<'a> Wiring<'a, '_> {
             inputs.push(placed);
             tensors.push(Placement::tensor());
         }
-        let column = |output: &TensorSpec, ty| Column { name: output.name.clone(), ty };
-        let said =
-            outputs[given.len()..].iter().map(|output| column(output, ColumnType::Tensor(output.clone())));
-        let mut gives: Vec<Column> =
-            given.iter().map(|output| column(&output.read.tensor, output.column())).chain(said).collect();
-        if iteration.is_none()
-            && let ([output], [StageOutput { read: ReadOutput { is_text: false, .. }, .. }]) =
-                (&mut outputs[..], &given[..])
-            && largest::is_all_that_is_read(self.workflow, stage, known)
-            && let Some(stored) = largest::of(output)
-        {
-            let model = std::mem::replace(output, stored.clone());
-            gives = vec![column(&model.clone(), ColumnType::Largest { stored, model })];
-        }
+        let gives = self.gives(stage, known, &given, &mut outputs);
         let batch = BatchPlan {
             model: ModelId(index as u16), // tables are no more than ids
             carries,
             values,
-            max_batch: 0,
             fixed_batch,
             wait: draft.wait,
-            padded_to: None,
-            workers: Vec::new(),
             streams: model.streams(),
-            ready: 0,
-            priority: model.priority,
-            recycle: model.recycle,
-            outputs: Vec::new(),
+            priority: model.asked.priority,
+            recycle: model.asked.recycle,
             iteration,
             trim: trim.map(|(trim, _)| trim),
-            answer_bytes: 0,
-            carried_bytes: 0,
-            layout: BatchLayout::default(),
+            ..BatchPlan::default()
         };
         inputs.extend(&batch.carries);
         let plan = stage_plan(node, Shape::Batch(Box::new(batch)))?;
@@ -137,6 +114,29 @@ impl<'a> Wiring<'a, '_> {
             unreadable,
             slots: Some(SlotTensors { inputs: tensors, outputs, given }),
         })
+    }
+
+    /// The columns of what is given, and of what else workers give. Where the largest numbers of an output are all that is read, workers give these
+    /// instead.
+    fn gives(
+        &self,
+        stage: usize,
+        known: &KnownModel,
+        given: &[StageOutput],
+        outputs: &mut [TensorSpec],
+    ) -> Vec<Column> {
+        let column = |output: &TensorSpec, ty| Column { name: output.name.clone(), ty };
+        if let ([output], [StageOutput { read: ReadOutput { is_text: false, .. }, .. }]) =
+            (&mut *outputs, given)
+            && largest::is_all_that_is_read(self.workflow, stage, known)
+            && let Some(stored) = largest::of(output)
+        {
+            let model = std::mem::replace(output, stored.clone());
+            return vec![column(&model.clone(), ColumnType::Largest { stored, model })];
+        }
+        let said = outputs[given.len()..].iter();
+        let said = said.map(|output| column(output, ColumnType::Tensor(output.clone())));
+        given.iter().map(|output| column(&output.read.tensor, output.column())).chain(said).collect()
     }
 
     /// What a link feeds an input of the model; one that is open takes any tensor, and one of a program any column.

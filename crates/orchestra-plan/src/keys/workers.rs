@@ -1,8 +1,14 @@
 //! The keys of models, and of stages that run a program: what their workers are told.
 
+use std::num::NonZeroU64;
+
 use orchestra_core::{Choice as _, ConvSearch, SandboxMode};
 
-use crate::{choices, keys};
+use crate::fields::{At, Fields};
+use crate::key::Key;
+use crate::plan::Recycle;
+use crate::settings::Settings as _;
+use crate::{choices, keys, settings};
 
 choices! {
     /// `provider` of a model.
@@ -76,33 +82,73 @@ keys! {
         /// when its memory has grown by so much since its first batch
         growth: "memory" = "none",
     }
+}
 
+settings! {
     /// Every stage that runs a program in workers of its own: how those are run. A kernel has all but the last.
-    pub const WORKERS {
+    #[derive(Debug, Default)]
+    pub struct AskedWorkers {
         /// devices for this stage only
-        devices: "text or list" = "those of `[devices]`",
+        devices: Option<DeviceNames> => "those of `[devices]`",
         /// worker processes per device, each of which runs one batch at a time
         #[range(1, 256)]
-        workers: "integer" = "its share of the cores; on a GPU 1, or up to 4 with MPS",
+        workers: Option<At<u64>> => "its share of the cores; on a GPU 1, or up to 4 with MPS",
         /// device memory of one worker, on a GPU
-        memory: "memory" = "what the first worker of a run takes",
+        memory: Option<At<NonZeroU64>> => "what the first worker of a run takes",
         /// share of a device's workers, relative to other stages on it; also beside [tasks](../guide/tasks.md#priority)
         #[range(1, 100)]
-        priority: "integer" = "10",
+        priority: u32 = 10,
         /// as for models
-        #[table(RECYCLE)]
-        recycle: "table" = "none",
+        recycle: Recycle => "none",
         /// whether workers are confined to what they need; see [security](../security.md)
-        #[words(SandboxMode::WORDS)]
-        sandbox: "text" = "that of `[limits]`",
+        sandbox: Option<SandboxMode> => "that of `[limits]`",
         /// files and folders that the code reads, besides its own folder
-        sandbox_read: "text or list" = "none",
+        sandbox_read: Vec<At<String>> => "none",
         /// files and folders that the code writes
-        sandbox_write: "text or list" = "none",
+        sandbox_write: Vec<At<String>> => "none",
         /// variables of the environment that the code needs
-        sandbox_env: "text or list" = "none",
+        sandbox_env: Vec<At<String>> => "none",
         /// threads of each worker: what the libraries of linear algebra are told to take
         #[range(1, 1024)]
-        threads: "integer" = "1",
+        threads: Option<usize> => "1",
+    }
+}
+
+/// The keys of [`AskedWorkers`].
+pub const WORKERS: &[Key] = AskedWorkers::KEYS;
+
+/// Devices by their names, one at least.
+#[derive(Debug)]
+pub struct DeviceNames(pub Vec<At<String>>);
+
+/// `"auto"` is as good as none.
+impl settings::Setting for DeviceNames {
+    const TYPE: &'static str = "text or list";
+
+    fn read(f: &mut Fields<'_, '_>, key: &str) -> Option<Self> {
+        let names = f.strings(key).filter(|names| !matches!(&names[..], [one] if one.value == "auto"))?;
+        if let ([], Some(entry)) = (&names[..], f.entry(key)) {
+            f.bad(key, entry.node.span, "names no device").help("leave the key out to use all devices");
+        }
+        Some(Self(names))
+    }
+}
+
+impl settings::Setting for Recycle {
+    const TYPE: &'static str = "table";
+    const TABLE: &'static [Key] = RECYCLE;
+
+    fn read(f: &mut Fields<'_, '_>, key: &str) -> Option<Self> {
+        let mut f = f.table(key)?;
+        if f.entry("batches").is_none() && f.entry("growth").is_none() {
+            let message = format!("{} has no effect: it has neither `batches` nor `growth`", f.what);
+            f.diags.warning(f.span, message).help("leave it out, or say when a worker is to be replaced");
+        }
+        let growth: Option<NonZeroU64> = f.get("growth");
+        Some(Self { batches: f.get("batches"), growth_bytes: growth.map(NonZeroU64::get) })
+    }
+
+    fn of_default(_: &str, _: &Fields<'_, '_>) -> Option<Self> {
+        Some(Self::default())
     }
 }

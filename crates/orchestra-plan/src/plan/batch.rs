@@ -55,7 +55,7 @@ pub struct Recycle {
     pub growth_bytes: Option<u64>,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct BatchPlan {
     pub model: ModelId,
     /// Columns of what comes before: those that the program takes beside its slots, and those that stages behind it still read.

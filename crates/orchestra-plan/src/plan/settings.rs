@@ -5,32 +5,46 @@ use std::time::Duration;
 use orchestra_core::{SandboxMode, choices};
 use serde::Serialize;
 
+use crate::fields::{At, Fields};
 use crate::settings;
+use crate::settings::{Bytes, Setting};
+use crate::tree::Value;
 
-/// `[limits]`
-#[derive(Debug, Clone, Serialize)]
-pub struct Limits {
-    /// Stop beyond this many failures.
-    pub max_failed: Option<MaxFailed>,
-    /// Stop when so many items that reached a stage first have all failed there; 0: never.
-    pub first_failed: u64,
-    /// How long reading and decoding one item may take.
-    pub item_timeout: Duration,
-    /// How long one batch may run in a worker.
-    pub batch_timeout: Duration,
-    /// How long a worker may take to load its model and to warm up.
-    pub load_timeout: Duration,
-    /// How long a run that is told to stop may take to finish what is in flight.
-    pub grace: Duration,
-    /// Pictures that claim more pixels are refused.
-    pub max_pixels: u64,
-    /// A source whose files claim more items is refused.
-    pub max_items: u64,
-    /// Whether workers are confined, where their model does not say.
-    pub sandbox: SandboxMode,
-    /// NAME of `[pipelines.NAME]`, and the keys that it sets.
-    #[serde(skip)]
-    pub own: Option<(String, Vec<&'static str>)>,
+settings! {
+    /// `[limits]`
+    #[derive(Debug, Clone, Serialize)]
+    pub struct Limits {
+        /// stop the run when more items than this have failed: `100`, or `"1%"` of all items
+        max_failed: Option<MaxFailed>,
+        /// stop the run when the first so many items that came to a source, a stage or a sink have all failed there; 0: never. What a start goes on with, or `orchestra retry` tries again, is not stopped so once an item is done
+        first_failed: u64 = 100,
+        /// how long reading and decoding one item may take
+        item_timeout: Duration = "30s",
+        /// how long a batch may run in a worker
+        batch_timeout: Duration = "60s",
+        /// how long a worker may take to load its model and to warm up, what TensorRT compiles for it or for another worker included
+        load_timeout: Duration = "10min",
+        /// how long the run may take to finish what is in flight when a signal stops it
+        grace: Duration = "25s",
+        /// a picture that claims more pixels fails as `too_large`, before memory is taken
+        #[range(1, 1 << 40)]
+        max_pixels: u64 = 268435456,
+        /// a source that has more items is refused; of `tensors` and `parquet`, what files claim counts, before they are listed
+        #[range(1, 1 << 40)]
+        max_items: u64 = 100000000,
+        /// what the batch slots of all stages may take together; loaders get half as much again for decoding, and pictures that are [carried](../guide/devices.md#memory) up to a quarter
+        #[serde(skip)]
+        memory: Option<At<Bytes>> => "half of the machine's",
+        /// processes that read and decode, over all sources
+        #[serde(skip)]
+        #[range(1, 1024)]
+        loaders: Option<At<u64>> => "the number of cores",
+        /// whether loaders and workers are [confined](../security.md) to what they need
+        sandbox: SandboxMode = "auto";
+        /// NAME of `[pipelines.NAME]`, and the keys that it sets.
+        #[serde(skip)]
+        own: Option<(String, Vec<&'static str>)>
+    }
 }
 
 impl Limits {
@@ -49,6 +63,26 @@ pub enum MaxFailed {
     Items(u64),
     /// That share of all items, 0.0 to 1.0.
     Share(f64),
+}
+
+impl Setting for MaxFailed {
+    const TYPE: &'static str = "integer or percent";
+
+    fn read(f: &mut Fields<'_, '_>, key: &str) -> Option<Self> {
+        let node = &f.entry(key)?.node;
+        match &node.value {
+            Value::Integer(n) if *n >= 0 => return Some(MaxFailed::Items(n.unsigned_abs())),
+            Value::String(text) => {
+                let share = text.trim().strip_suffix('%').and_then(|n| n.trim().parse::<f64>().ok());
+                if let Some(share) = share.filter(|s| (0.0..=100.0).contains(s)) {
+                    return Some(MaxFailed::Share(share / 100.0));
+                }
+            }
+            _ => {}
+        }
+        f.wrong(key, node, "a number of items or a share of them, for example 100 or \"1%\"");
+        None
+    }
 }
 
 impl MaxFailed {

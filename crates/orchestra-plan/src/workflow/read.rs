@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::settings::{devices, limits, max_failed, positive, telemetry};
+use super::settings::{devices, limits, positive, telemetry};
 use super::tables::{declared, kind, tables};
 use super::{PipelineNode, RawTask, StageNode, StageProgram, Workflow, models, sinks, sources, tasks};
 use crate::diagnostics::{Diagnostics, Span};
@@ -25,7 +25,7 @@ pub(crate) fn read(root: &Table, tasks: Vec<RawTask>, kinds: &Kinds, diags: &mut
     let mut fields = Fields::new("the workflow file".into(), top, root, &keys, diags);
     version(&mut fields);
     let name = fields.string("name").map(|n| n.value);
-    let (limits, memory, loaders) = limits(&mut fields);
+    let limits = limits(&mut fields);
     let devices = devices(&mut fields);
     let telemetry = telemetry(&mut fields);
     let mut models = tables(root, "models", "model", diags, models::read);
@@ -33,7 +33,7 @@ pub(crate) fn read(root: &Table, tasks: Vec<RawTask>, kinds: &Kinds, diags: &mut
         tables(root, "stages", "stage", diags, |name, table, diags| read_stage(name, table, kinds, diags));
     let programs = stages.iter_mut().filter_map(|stage| stage.program.as_deref_mut());
     for model in models.iter_mut().chain(programs) {
-        model.sandbox.mode.get_or_insert(limits.sandbox);
+        model.asked.sandbox.get_or_insert(limits.sandbox);
     }
     Workflow {
         name,
@@ -51,8 +51,6 @@ pub(crate) fn read(root: &Table, tasks: Vec<RawTask>, kinds: &Kinds, diags: &mut
         }),
         devices,
         limits,
-        memory,
-        loaders,
         telemetry,
         n_sources: 0,
         n_models: 0,
@@ -74,8 +72,8 @@ fn pipeline(name: At<String>, table: &Table, of_file: &Limits, diags: &mut Diagn
     let of_models = ["batch_timeout", "load_timeout"].into_iter();
     let of_models = of_models.filter_map(|key| Some(At::new(key, f.entry(key)?.key_span))).collect();
     let limits = Limits {
-        max_failed: max_failed(&mut f),
-        first_failed: f.integer("first_failed").map_or(of_file.first_failed, |n| n.value),
+        max_failed: f.get("max_failed"),
+        first_failed: f.get("first_failed").unwrap_or(of_file.first_failed),
         item_timeout: positive(&mut f, "item_timeout").unwrap_or(of_file.item_timeout),
         batch_timeout: positive(&mut f, "batch_timeout").unwrap_or(of_file.batch_timeout),
         load_timeout: positive(&mut f, "load_timeout").unwrap_or(of_file.load_timeout),

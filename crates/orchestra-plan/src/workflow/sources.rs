@@ -69,9 +69,6 @@ fn listing(f: &mut Fields<'_, '_>) -> Option<RawListing> {
     }
 }
 
-/// How long a file has to stay the same, where nothing is said.
-const SETTLE: Duration = Duration::from_secs(2);
-
 /// How the source is watched, if it is.
 fn read_watch(f: &mut Fields<'_, '_>) -> Option<At<Watch>> {
     let is_watched = f.entry("watch").is_some() && f.boolean("watch")?;
@@ -92,10 +89,7 @@ fn read_watch(f: &mut Fields<'_, '_>) -> Option<At<Watch>> {
     if !is_watched {
         return None;
     }
-    let settle = match f.entry("watch_settle") {
-        Some(_) => f.duration("watch_settle")?,
-        None => SETTLE,
-    };
+    let settle: Duration = f.setting("watch_settle", "")?;
     let idle = f.duration("watch_idle");
     if let Some(entry) = f.entry("watch_idle")
         && idle.is_some_and(|idle| idle < settle.saturating_mul(2))

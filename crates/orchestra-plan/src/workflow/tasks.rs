@@ -90,7 +90,7 @@ pub(super) fn read(name: At<String>, table: &Table, diags: &mut Diagnostics) -> 
         stop_signal: f.setting("stop_signal", "").map_or(15, keys::StopSignal::number),
         grace: bounded(&mut f, "grace", Fields::duration).unwrap_or(Duration::from_secs(10)),
         memory: memory(&mut f),
-        cpus: f.integer("cpus").map(|n| n.value as usize),
+        cpus: f.get("cpus"),
         inputs: f.strings("inputs").unwrap_or_default(),
         outputs,
         named_outputs,
