@@ -35,11 +35,8 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
         writeln!(out)?;
     }
     let loaders = plan.loader_threads;
-    write!(out, "loaders   {loaders} {}", if loaders == 1 { "process" } else { "processes" })?;
-    match &plan.loaders_near {
-        Some(near) => writeln!(out, " on NUMA node {}", near.node)?,
-        None => writeln!(out)?,
-    }
+    let on = plan.loaders_near.as_ref().map_or(String::new(), |near| format!(" on NUMA node {}", near.node));
+    writeln!(out, "loaders   {loaders} {}{on}", if loaders == 1 { "process" } else { "processes" })?;
     writeln!(out, "\ndevices")?;
     if plan.devices.is_empty() {
         writeln!(out, "  none: no stage runs a model")?;
@@ -55,28 +52,7 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
     });
     write_merged(out, plan, devices)?;
     write_memory(out, plan)?;
-    for pipeline in &plan.pipelines {
-        writeln!(
-            out,
-            "\npipeline `{}`: at most {} between source and sink",
-            pipeline.name,
-            plural(pipeline.window, "item")
-        )?;
-        write_limits(out, plan, pipeline)?;
-        for id in &pipeline.sources {
-            let source = &plan.sources[id.index()];
-            writeln!(out, "  source {}: {}", source.name, items_in_words(source))?;
-        }
-        for id in &pipeline.stages {
-            write_stage(out, plan, id.index())?;
-        }
-        for id in &pipeline.sinks {
-            let sink = &plan.sinks[id.index()];
-            let order = if sink.ordered { ", in the order of the source" } else { "" };
-            let from = names(plan, &sink.from);
-            writeln!(out, "  sink {} <- {from}: {}{order}", sink.name, sink.place().display())?;
-        }
-    }
+    plan.pipelines.iter().try_for_each(|pipeline| write_pipeline(out, plan, pipeline))?;
     for sink in plan.sinks.iter().filter(|sink| sink.is_of_failures) {
         writeln!(out, "\nsink {} <- failures of all pipelines: {}", sink.name, sink.place().display())?;
     }
@@ -84,6 +60,26 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
     writeln!(out, "\nmemory of all batch slots: {}", format_bytes(slots as u64))?;
     writeln!(out, "\nwhy")?;
     write_merged(out, plan, plan.reasons.iter().map(|reason| format!("  {reason}")))
+}
+
+fn write_pipeline(out: &mut String, plan: &Plan, pipeline: &PipelinePlan) -> fmt::Result {
+    let (name, window) = (&pipeline.name, plural(pipeline.window, "item"));
+    writeln!(out, "\npipeline `{name}`: at most {window} between source and sink")?;
+    write_limits(out, plan, pipeline)?;
+    for id in &pipeline.sources {
+        let source = &plan.sources[id.index()];
+        writeln!(out, "  source {}: {}", source.name, items_in_words(source))?;
+    }
+    for id in &pipeline.stages {
+        write_stage(out, plan, id.index())?;
+    }
+    for id in &pipeline.sinks {
+        let sink = &plan.sinks[id.index()];
+        let order = if sink.ordered { ", in the order of the source" } else { "" };
+        let from = names(plan, &sink.from);
+        writeln!(out, "  sink {} <- {from}: {}{order}", sink.name, sink.place().display())?;
+    }
+    Ok(())
 }
 
 /// What is said of one device after the other, where all say the same only once: `cuda:0 to cuda:7: 4 workers`.
@@ -293,7 +289,6 @@ fn write_carried(out: &mut String, plan: &Plan, columns: &[ColumnRef]) -> fmt::R
 
 fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPlan) -> fmt::Result {
     let model = &plan.models[batch.model.index()];
-    let name = &stage.name;
     let show = |column: &Column| {
         let Some(tensor) = column.ty.tensor() else { return format!("{} {}", column.name, column.ty) };
         let of = if matches!(column.ty, ColumnType::Largest { .. }) { "the largest of " } else { "" };
@@ -302,8 +297,9 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
     let outputs: Vec<String> = stage.gives.whole().map(show).collect();
     writeln!(
         out,
-        "  {} {name} <- {}: model {}, gives {}",
+        "  {} {} <- {}: model {}, gives {}",
         stage.kind,
+        stage.name,
         names(plan, &stage.from),
         model.name,
         outputs.join(", ")
@@ -331,17 +327,9 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
     }
     if let Provider::TensorRt(tensorrt) = &model.tuning.provider {
         let precision = if tensorrt.fp16 { " in f16" } else { "" };
-        match &tensorrt.engines {
-            Some(folder) => writeln!(
-                out,
-                "    provider: TensorRT{precision}, and CUDA for the rest; engines are kept in {}",
-                folder.display()
-            )?,
-            None => writeln!(
-                out,
-                "    provider: TensorRT{precision}, and CUDA for the rest; engines are not kept"
-            )?,
-        }
+        let kept = tensorrt.engines.as_ref().map(|folder| format!("kept in {}", folder.display()));
+        let kept = kept.unwrap_or_else(|| "not kept".to_owned());
+        writeln!(out, "    provider: TensorRT{precision}, and CUDA for the rest; engines are {kept}")?;
     }
     if model.tuning.conv_search == ConvSearch::Exhaustive {
         writeln!(out, "    cuDNN searches long for the kernels of each shape that is new")?;

@@ -23,7 +23,7 @@ use crate::diagnostics::{Reported, Span};
 use crate::fields::At;
 use crate::nearest::{list, suggestion};
 use crate::plan::{BestOf, TASKS_FOLDER, TaskGpu, TaskPlan, TasksPlan, id_of, task_names};
-use crate::workflow::{RawCommand, RawDevice, RawTask};
+use crate::workflow::{RawDevice, RawTask};
 
 /// Most tasks of a file: each is a process, a folder and a log.
 const MAX_TASKS: usize = 100_000;
@@ -184,49 +184,22 @@ impl<'a> Expander<'a> {
     fn task(&self, raw: &RawTask, instance: &Instance, cx: &mut Cx<'_>) -> Result<TaskPlan, Reported> {
         let place = self.by_id[&instance.id[..]];
         let mut fill = fill::Fill::new(self, &instance.values, &self.outputs[place]);
-        let command = match raw.command.as_ref().ok_or(Reported)? {
-            RawCommand::Words(words) => {
-                let word = |(at, word)| fill.late_text(Some(at)).text(word, cx);
-                words.iter().enumerate().map(word).collect::<Result<_, _>>()?
-            }
-            RawCommand::Shell(text) => {
-                vec!["/bin/sh".to_owned(), "-c".to_owned(), fill.late_text(Some(2)).shell(text, cx)?]
-            }
-        };
-        let variable = |(at, (name, value)): (usize, &(String, At<String>))| {
-            Ok((name.clone(), fill.late_text(Some(command.len() + at)).text(value, cx)?))
-        };
-        let mut env = raw.env.iter().enumerate().map(variable).collect::<Result<Vec<_>, _>>()?;
-        env.append(&mut fill.variables);
-        fill.late_text(None);
-        let cwd = match &raw.cwd {
-            Some(cwd) => {
-                let cwd = fill.text(cwd, cx)?;
-                cx.resolve(&cwd)
-            }
-            None => cx.folder.clone(),
-        };
+        let (command, env) = fill.command(raw, cx)?;
+        let cwd = raw.cwd.as_ref().map(|cwd| fill.text(cwd, cx)).transpose()?;
+        let cwd = cwd.map_or_else(|| cx.folder.clone(), |cwd| cx.resolve(&cwd));
         let pass_env = raw.pass_env.iter().map(|name| name.value.clone()).collect();
         let mut paths = |key: &str, paths: &[At<String>]| -> Result<Vec<PathBuf>, Reported> {
-            paths
-                .iter()
-                .map(|path| {
-                    let written = fill.text(path, cx)?;
-                    self.path(key, path.span, &cwd, &written, cx)
-                })
-                .collect()
+            let path = |path: &At<String>| self.path(key, path.span, &cwd, &fill.text(path, cx)?, cx);
+            paths.iter().map(path).collect()
         };
         let (inputs, outputs) = (paths("inputs", &raw.inputs)?, paths("outputs", &raw.outputs)?);
         let (mut after, mut after_sinks) = (BTreeSet::new(), BTreeSet::new());
         for earlier in &raw.after {
             let named = At::new(fill.text(earlier, cx)?, earlier.span);
             match named.value.strip_prefix("sinks.") {
-                Some(sink) => after_sinks.insert(self.sink(sink, named.span, cx)?.0.clone()),
-                None => {
-                    after.extend(self.named(&named, cx)?);
-                    continue;
-                }
-            };
+                Some(sink) => after_sinks.extend([self.sink(sink, named.span, cx)?.0.clone()]),
+                None => after.extend(self.named(&named, cx)?),
+            }
         }
         after.extend(fill.after);
         let best_of: Vec<BestOf> = fill
@@ -328,20 +301,12 @@ impl<'a> Expander<'a> {
             RawDevice::Named(device) => {
                 let is_meant = |gpu: &TaskGpu| gpu.name == device.value || gpu.uuid == device.value;
                 let Some(gpu) = self.gpus.iter().position(is_meant) else {
-                    return cx
-                        .error(
-                            device.span,
-                            format!(
-                                "task `{name}`: device `{}` is not among the devices in use",
-                                device.value
-                            ),
-                        )
-                        .help(format!(
-                            "GPUs in use: {}; \"auto\" takes any of them",
-                            none_if_empty(&list(self.gpus.iter().map(|gpu| &gpu.name[..])))
-                        ))
-                        .unavailable()
-                        .fail();
+                    let message =
+                        format!("task `{name}`: device `{}` is not among the devices in use", device.value);
+                    let in_use = list(self.gpus.iter().map(|gpu| &gpu.name[..]));
+                    let in_use = if in_use.is_empty() { "none" } else { &in_use };
+                    let help = format!("GPUs in use: {in_use}; \"auto\" takes any of them");
+                    return cx.error(device.span, message).help(help).unavailable().fail();
                 };
                 Gpus::This(gpu)
             }
@@ -366,29 +331,28 @@ impl<'a> Expander<'a> {
             .filter(|_| !matches!(gpus, Gpus::None | Gpus::Instead))
             .map_or(0, |bytes| bytes.value);
         let demand = Demand { gpus, gpu_memory, cpu, cores, priority: raw.priority, after_loss: false };
-        let leases = TasksPlan { gpus: self.gpus.clone(), ..TasksPlan::default() }.leases();
-        if !leases.could_take(&Demand { cpu: 0, ..demand }) {
-            let (span, what) = match (&raw.gpu_memory, &raw.device) {
-                (Some(bytes), _) if leases.could_take(&Demand { gpu_memory: 0, cpu: 0, ..demand }) => {
-                    (bytes.span, format!("{} of a GPU", format_bytes(bytes.value)))
-                }
-                (_, RawDevice::Count(count)) => (count.span, format!("{} GPUs", count.value)),
-                _ => (raw.name.span, "a GPU".to_owned()),
-            };
-            let free = |gpu: &TaskGpu| {
-                format!("{} ({} to give away)", gpu.name, format_bytes(gpu.memory.unwrap_or(0)))
-            };
-            let free: Vec<String> = self.gpus.iter().map(free).collect();
-            return cx
-                .error(span, format!("task `{name}` asks for {what}, and no lease can have that"))
-                .help(format!("GPUs in use: {}", free.join(", ")))
-                .unavailable()
-                .fail();
-        }
-        Ok(demand)
+        self.must_be_possible(raw, Demand { cpu: 0, ..demand }, cx).map(|()| demand)
     }
-}
 
-fn none_if_empty(text: &str) -> &str {
-    if text.is_empty() { "none" } else { text }
+    /// Reports what no lease of the GPUs could ever give.
+    fn must_be_possible(&self, raw: &RawTask, demand: Demand, cx: &mut Cx<'_>) -> Result<(), Reported> {
+        let leases = TasksPlan { gpus: self.gpus.clone(), ..TasksPlan::default() }.leases();
+        if leases.could_take(&demand) {
+            return Ok(());
+        }
+        let (span, what) = match (&raw.gpu_memory, &raw.device) {
+            (Some(bytes), _) if leases.could_take(&Demand { gpu_memory: 0, ..demand }) => {
+                (bytes.span, format!("{} of a GPU", format_bytes(bytes.value)))
+            }
+            (_, RawDevice::Count(count)) => (count.span, format!("{} GPUs", count.value)),
+            _ => (raw.name.span, "a GPU".to_owned()),
+        };
+        let free =
+            |gpu: &TaskGpu| format!("{} ({} to give away)", gpu.name, format_bytes(gpu.memory.unwrap_or(0)));
+        let free: Vec<String> = self.gpus.iter().map(free).collect();
+        cx.error(span, format!("task `{}` asks for {what}, and no lease can have that", raw.name.value))
+            .help(format!("GPUs in use: {}", free.join(", ")))
+            .unavailable()
+            .fail()
+    }
 }

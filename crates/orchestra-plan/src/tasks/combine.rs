@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::rows;
 use crate::cx::Cx;
 use crate::diagnostics::{Reported, Span};
+use crate::fields::At;
 use crate::template::{Part, parts};
 use crate::workflow::{RawTask, RawValues};
 
@@ -18,33 +19,14 @@ pub(super) const RESERVED: [&str; 3] = ["output", "tasks", "sinks"];
 
 /// The product of `matrix` and the rows of `for_each`; one without values where there is none of them. At most `most` + 1.
 pub(super) fn combinations(raw: &RawTask, most: usize, cx: &mut Cx<'_>) -> Result<Vec<Values>, Reported> {
-    let mut axes: Vec<Vec<Values>> = Vec::new();
-    for list in &raw.matrix {
-        axes.push(list.values.iter().map(|value| vec![(list.name.value.clone(), value.clone())]).collect());
-    }
+    let axis = |list: &RawValues| -> Vec<Values> {
+        list.values.iter().map(|value| vec![(list.name.value.clone(), value.clone())]).collect()
+    };
+    let mut axes: Vec<Vec<Values>> = raw.matrix.iter().map(axis).collect();
     let named = |list: &RawValues| (list.name.value.clone(), list.name.span);
     let mut names: Vec<(String, Span)> = raw.matrix.iter().map(named).collect();
     if let Some(file) = &raw.for_each {
-        let placeholder = parts(&file.value).into_iter().find_map(|part| match part {
-            Part::Name(name) => Some(name),
-            Part::Text(_) => None,
-        });
-        if let Some(name) = placeholder {
-            return cx.error(
-                    file.span,
-                    format!("`for_each` of task `{}` has `{{{name}}}`, and its rows are read before any command runs", raw.name.value),
-                )
-                .help("name a file that is there before: let a workflow file of its own make it, and run that one first").fail();
-        }
-        let path = cx.resolve(&file.value);
-        let read = cx.host.read(&path).map_err(|error| error.to_string());
-        let rows = match read.and_then(|bytes| rows::rows(&path, &bytes, most)) {
-            Ok(rows) => rows,
-            Err(why) => {
-                return cx.error(file.span, format!("`for_each` of task `{}`: `{}`: {why}", raw.name.value, path.display()))
-                    .help("a .csv with a line of names, or a .jsonl with an object per line, relative to the folder of the workflow file").fail();
-            }
-        };
+        let rows = rows_of(&raw.name.value, file, most, cx)?;
         // Rows of JSON lines may differ in theirs.
         let of_rows: BTreeSet<&String> = rows.iter().flatten().map(|(name, _)| name).collect();
         names.extend(of_rows.into_iter().map(|name| (name.clone(), file.span)));
@@ -80,4 +62,23 @@ pub(super) fn combinations(raw: &RawTask, most: usize, cx: &mut Cx<'_>) -> Resul
         all.iter().flat_map(|values| axis.iter().map(move |more| [&values[..], more].concat())).collect()
     };
     is_fine.map(|()| axes.iter().fold(vec![Vec::new()], product))
+}
+
+/// The rows of the file that `for_each` of a task names.
+fn rows_of(task: &str, file: &At<String>, most: usize, cx: &mut Cx<'_>) -> Result<Vec<Values>, Reported> {
+    for part in parts(&file.value) {
+        if let Part::Name(name) = part {
+            return cx
+                .error(file.span, format!("`for_each` of task `{task}` has `{{{name}}}`, and its rows are read before any command runs"))
+                .help("name a file that is there before: let a workflow file of its own make it, and run that one first")
+                .fail();
+        }
+    }
+    let path = cx.resolve(&file.value);
+    let read = cx.host.read(&path).map_err(|error| error.to_string());
+    read.and_then(|bytes| rows::rows(&path, &bytes, most)).or_else(|why| {
+        cx.error(file.span, format!("`for_each` of task `{task}`: `{}`: {why}", path.display()))
+            .help("a .csv with a line of names, or a .jsonl with an object per line, relative to the folder of the workflow file")
+            .fail()
+    })
 }

@@ -12,6 +12,10 @@ use crate::nearest::suggestion;
 use crate::plan::{BEST_FOLDER, BestValue, TASKS_FOLDER};
 use crate::shell;
 use crate::template::{Part, parts};
+use crate::workflow::{RawCommand, RawTask};
+
+/// Each with its value.
+type Variables = Vec<(String, String)>;
 
 pub(super) struct Fill<'a> {
     of: &'a Expander<'a>,
@@ -26,7 +30,7 @@ pub(super) struct Fill<'a> {
     /// Values of best tasks, in the order of the texts.
     pub best_values: Vec<BestValue>,
     /// Values that the text of the shell names.
-    pub variables: Vec<(String, String)>,
+    variables: Variables,
     /// The text that is filled, where it may have values of best tasks: see [`BestValue::text`].
     late_text: Option<usize>,
 }
@@ -37,9 +41,29 @@ impl<'a> Fill<'a> {
         Self { of, values, output, after, best_of, after_sinks, best_values, variables, late_text: None }
     }
 
-    /// From now on a text of this number is filled, which may have values of best tasks; with `None`, one that may not.
-    pub fn late_text(&mut self, text: Option<usize>) -> &mut Self {
-        self.late_text = text;
+    /// The command and its variables, whose texts may have values of best tasks.
+    pub fn command(&mut self, raw: &RawTask, cx: &mut Cx<'_>) -> Result<(Vec<String>, Variables), Reported> {
+        let command = match raw.command.as_ref().ok_or(Reported)? {
+            RawCommand::Words(words) => {
+                let word = |(at, word)| self.late_text(at).text(word, cx);
+                words.iter().enumerate().map(word).collect::<Result<_, _>>()?
+            }
+            RawCommand::Shell(text) => {
+                vec!["/bin/sh".to_owned(), "-c".to_owned(), self.late_text(2).shell(text, cx)?]
+            }
+        };
+        let variable = |(at, (name, value)): (usize, &(String, At<String>))| {
+            Ok((name.clone(), self.late_text(command.len() + at).text(value, cx)?))
+        };
+        let mut env = raw.env.iter().enumerate().map(variable).collect::<Result<Vec<_>, _>>()?;
+        env.append(&mut self.variables);
+        self.late_text = None;
+        Ok((command, env))
+    }
+
+    /// The text of this number is filled, which may have values of best tasks.
+    fn late_text(&mut self, text: usize) -> &mut Self {
+        self.late_text = Some(text);
         self
     }
 
