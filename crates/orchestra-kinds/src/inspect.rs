@@ -138,32 +138,35 @@ pub fn workflow(path: &str, signature: &Signature, recognised: &Recognised) -> R
         text += "batch = { max = 1 }  # an output has no row for each item of a batch\n";
     }
     text.push('\n');
-    let last = match (recognised.purpose, recognised.layout) {
-        ("detector", Some(layout)) => {
-            let _ = writeln!(
-                text,
-                "[stages.found]\nkind = \"detect\"\nfrom = \"outputs\"\nlayout = \"{layout}\"\nthreshold = {}",
-                if layout == "dbnet" { 0.3 } else { 0.25 }
-            );
-            if has_open_logits(layout, signature) {
-                text += "scores = \"sigmoid\"  # RT-DETR and D-FINE; the names of the outputs do not tell\n";
-                text += "# scores = \"softmax\"  # DETR\n";
-            }
-            text.push('\n');
-            quoted("found")
-        }
-        ("classifier", _) => {
-            text += "[stages.classes]\nkind = \"classify\"\nfrom = \"outputs\"\ntop_k = 1\n";
-            if signature.made_by.values().any(|operator| makes_probabilities(operator)) {
-                text += "scores = \"none\"  # the model gives probabilities\n";
-            }
-            text.push('\n');
-            quoted("classes")
-        }
-        _ => outputs.from,
-    };
+    let last = read_outputs(&mut text, signature, recognised).map_or(outputs.from, quoted);
     let _ = writeln!(text, "[sinks.results]\nkind = \"jsonl\"\nfrom = {last}\npath = \"results.jsonl\"");
     Ok(text)
+}
+
+/// The stage that makes something of the outputs, if the model is recognised; its name.
+fn read_outputs(text: &mut String, signature: &Signature, recognised: &Recognised) -> Option<&'static str> {
+    let name = match (recognised.purpose, recognised.layout) {
+        ("detector", Some(layout)) => {
+            let threshold = if layout == "dbnet" { 0.3 } else { 0.25 };
+            *text += "[stages.found]\nkind = \"detect\"\nfrom = \"outputs\"\n";
+            let _ = writeln!(text, "layout = \"{layout}\"\nthreshold = {threshold}");
+            if has_open_logits(layout, signature) {
+                *text += "scores = \"sigmoid\"  # RT-DETR and D-FINE; the names of the outputs do not tell\n";
+                *text += "# scores = \"softmax\"  # DETR\n";
+            }
+            "found"
+        }
+        ("classifier", _) => {
+            *text += "[stages.classes]\nkind = \"classify\"\nfrom = \"outputs\"\ntop_k = 1\n";
+            if signature.made_by.values().any(|operator| makes_probabilities(operator)) {
+                *text += "scores = \"none\"  # the model gives probabilities\n";
+            }
+            "classes"
+        }
+        _ => return None,
+    };
+    text.push('\n');
+    Some(name)
 }
 
 /// Whether a detect stage has to be told what the logits become scores by.

@@ -264,7 +264,7 @@ impl Runs {
     }
 }
 
-impl StageContext<'_> {
+impl<'a> StageContext<'a> {
     /// Reports what rules out a plan.
     pub fn error(&mut self, span: Span, message: impl Into<String>) -> &mut Diagnostic {
         self.diags.error(span, message)
@@ -278,6 +278,22 @@ impl StageContext<'_> {
     /// The same of the first input alone.
     pub fn whole_first(&mut self) -> Result<(Input, InputColumns), Reported> {
         whole_row(&format!("stage `{}`", self.name), self.inputs.get(..1).ok_or(Reported)?, self.diags)
+    }
+
+    /// What it reads, which must be one thing, and a column of that where one is named. `what` completes "takes ..", `help` says what to write in place of
+    /// several.
+    pub fn only_input(&mut self, what: &str, help: &str) -> Result<&'a Input, Reported> {
+        let [input, more @ ..] = self.inputs else { return Err(Reported) };
+        if let Some(other) = more.first() {
+            let message = format!("stage `{}` reads from one stage", self.name);
+            return self.error(other.span, message).help(help).fail();
+        }
+        if let Some(column) = &input.column
+            && input.gives.position(column).is_none()
+        {
+            self.column(0, what, |_| true)?; // It reports that there is none.
+        }
+        Ok(input)
     }
 
     /// Where a key stands, if the file has it.

@@ -6,8 +6,8 @@ use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Dim, Element};
 use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{
-    At, Choice as _, Connect, Fields, Json, Reported, Runs, Setting, Settings, StageConnected, StageContext,
-    TypedStage, Word, choices, read_text, settings,
+    At, Choice as _, Connect, Fields, Json, Reported, Runs, Setting, Settings, Span, StageConnected,
+    StageContext, TypedStage, Word, choices, read_text, settings,
 };
 
 use super::classify::makes_probabilities;
@@ -93,33 +93,14 @@ impl Connect for Ctc {
         let is_largest = matches!(input.gives.0[place].ty, ColumnType::Largest { .. });
         let tensor = input.gives.0[place].ty.tensor().ok_or(Reported)?.clone();
         self.doubt_scores(stage, &tensor.name);
-        let floats = tensor.dtype.is_float();
-        let (steps, classes) = match tensor.row[..] {
-            [steps, classes] | [Dim::Fixed(1), steps, classes] if floats => (steps.fixed(), classes.fixed()),
-            _ => {
-                let message = format!("stage `{}` cannot read a text of `{}`", stage.name, tensor.name);
-                return stage
-                    .error(input.span, message)
-                    .label(format!("it is {tensor}"))
-                    .help("ctc takes f32[batch, steps, classes] or f16[batch, steps, classes]")
-                    .fail();
-            }
+        let row = (&tensor.row[..], tensor.dtype.is_float());
+        let ([steps, classes] | [Dim::Fixed(1), steps, classes], true) = row else {
+            let message = format!("stage `{}` cannot read a text of `{}`", stage.name, tensor.name);
+            let help = "ctc takes f32[batch, steps, classes] or f16[batch, steps, classes]";
+            return stage.error(input.span, message).label(format!("it is {tensor}")).help(help).fail();
         };
-        let (charset, span) = match &self.charset {
-            Some(written) => (file(written, stage)?, written.span),
-            None => match input.metadata.get(METADATA) {
-                Some(characters) => (lines(characters), input.span),
-                None => {
-                    let (name, from) = (stage.name, input.described());
-                    let message = format!(
-                        "stage `{name}` has no characters: no model with the metadata `{METADATA}` stands behind {from}"
-                    );
-                    return stage.error(stage.span, message).help(
-                        "name a text file with one character per line, in the order of the classes: charset = \"characters.txt\"",
-                    ).fail();
-                }
-            },
-        };
+        let (steps, classes) = (steps.fixed(), classes.fixed());
+        let (charset, span) = self.characters(stage)?;
         let n = charset.len();
         let (least, most) = match self.space.0 {
             Some(true) => (n + 2, n + 2),
@@ -135,9 +116,8 @@ impl Connect for Ctc {
         };
         // An exponential is as much as reading this many numbers.
         let per_number = if self.scores == Scores::Softmax { 16 } else { 1 };
-        let cost = steps
-            .zip(classes.filter(|_| !is_largest).or(Some(1)))
-            .map(|(steps, n)| steps.saturating_mul(n).saturating_mul(per_number));
+        let of_step = classes.filter(|_| !is_largest).unwrap_or(1).saturating_mul(per_number);
+        let cost = steps.map(|steps| steps.saturating_mul(of_step));
         if let Some(classes) = classes
             && let Err(why) = reader.fits(classes)
         {
@@ -146,27 +126,19 @@ impl Connect for Ctc {
                 .help("the characters must be those that the model was trained with; with `space = true` a space follows them").fail();
         }
         if reader.blank >= classes.unwrap_or(most) {
-            let message = format!(
-                "`blank` of stage `{}` is {}, but classes end at {}",
-                stage.name,
-                reader.blank,
-                most - 1
-            );
-            return stage
-                .error(self.blank.span, message)
-                .help("the blank is the first class, 0, or the last")
-                .fail();
+            let (name, blank, last) = (stage.name, reader.blank, most - 1);
+            let message = format!("`blank` of stage `{name}` is {blank}, but classes end at {last}");
+            let help = "the blank is the first class, 0, or the last";
+            return stage.error(self.blank.span, message).help(help).fail();
         }
         let said = if self.scores == Scores::Softmax { "logits" } else { "probabilities" };
+        let score = fixed_tensor("score", DType::F32, &[]);
         let mut settings = self.json();
         settings["charset"] = reader.charset[..n].join("\n").into();
         Ok(StageConnected {
             gives: Schema(vec![
                 Column { name: "text".into(), ty: ColumnType::Text },
-                Column {
-                    name: "score".into(),
-                    ty: ColumnType::Tensor(fixed_tensor("score", DType::F32, &[])),
-                },
+                Column { name: "score".into(), ty: ColumnType::Tensor(score) },
             ]),
             reads: vec![(0, place)],
             settings,
@@ -178,6 +150,23 @@ impl Connect for Ctc {
 }
 
 impl Ctc {
+    /// The characters of the classes, and where they are named.
+    fn characters(&self, stage: &mut StageContext<'_>) -> Result<(Vec<String>, Span), Reported> {
+        let input = &stage.inputs[0];
+        match (&self.charset, input.metadata.get(METADATA)) {
+            (Some(written), _) => Ok((file(written, stage)?, written.span)),
+            (None, Some(characters)) => Ok((lines(characters), input.span)),
+            (None, None) => {
+                let (name, from) = (stage.name, input.described());
+                let message = format!(
+                    "stage `{name}` has no characters: no model with the metadata `{METADATA}` stands behind {from}"
+                );
+                let help = "name a text file with one character per line, in the order of the classes: charset = \"characters.txt\"";
+                stage.error(stage.span, message).help(help).fail()
+            }
+        }
+    }
+
     /// Warns where logits would be taken for probabilities, or these for logits.
     fn doubt_scores(&self, stage: &mut StageContext<'_>, output: &str) {
         let input = &stage.inputs[0];

@@ -123,68 +123,38 @@ impl TypedStage for ReduceStage {
 
 impl Connect for ReduceStage {
     fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
-        let op = match self.op {
-            Name::Concat => return self.concat(stage),
-            Name::Count => None,
-            Name::Sum => Some(Op::Sum),
-            Name::Mean => Some(Op::Mean),
-            Name::Min => Some(Op::Min),
-            Name::Max => Some(Op::Max),
-            Name::Histogram => {
-                let [low, high] = self.range.as_ref().ok_or(Reported)?.value;
-                Some(Op::histogram(low, high, self.bins.ok_or(Reported)?))
-            }
-        };
-        let value = match &op {
-            Some(_) => stage.column(0, "a tensor", |c| matches!(c.ty.required(), ColumnType::Tensor(_)))?,
-            // Any column will do, and none that is costly to have.
-            None => {
-                let columns = &stage.inputs.first().ok_or(Reported)?.gives.0;
-                columns.iter().position(|c| c.ty != ColumnType::Picture).unwrap_or(0)
-            }
-        };
+        if self.op == Name::Concat {
+            return self.concat(stage);
+        }
+        let op = self.op()?;
+        let value = self.value_column(stage)?;
         let mut reads = vec![(0, value)];
         reads.extend(self.key_column(stage)?);
-        let input = &stage.inputs[0];
-        let spec = input.gives.0[value].ty.tensor();
+        let (input, name) = (&stage.inputs[0], stage.name);
+        let Column { name: column, ty } = &input.gives.0[value];
         let shape = match (&op, self.over) {
-            (Some(_), Over::Rows) => match spec.and_then(TensorSpec::fixed_row) {
-                Some(shape) => shape,
-                None => {
-                    let message =
-                        format!("stage `{}` cannot reduce `{}`", stage.name, input.gives.0[value].name);
-                    let help = "over = \"elements\" takes rows of any shape";
-                    return stage
-                        .error(input.span, message)
-                        .label("its rows have no fixed shape")
-                        .help(help)
-                        .fail();
-                }
-            },
-            _ => Vec::new(),
+            (Some(_), Over::Rows) => ty.tensor().and_then(TensorSpec::fixed_row),
+            _ => Some(Vec::new()),
         };
-        let dtype = spec.map_or(DType::I64, |spec| spec.dtype);
+        let Some(shape) = shape else {
+            let d = stage.error(input.span, format!("stage `{name}` cannot reduce `{column}`"));
+            let help = "over = \"elements\" takes rows of any shape";
+            return d.label("its rows have no fixed shape").help(help).fail();
+        };
         let reduce = Reduced {
-            stage: stage.name.to_owned(),
+            stage: name.to_owned(),
             column: self.op.name().to_owned(),
             op: op.clone(),
             over: self.over,
             by: self.key(),
-            dtype,
+            dtype: ty.tensor().map_or(DType::I64, |spec| spec.dtype),
             shape,
         };
-        let numbers = reduce.numbers_per_cell();
-        if numbers.saturating_mul(reduce.n_cells()) > MOST_NUMBERS {
-            let message = format!(
-                "stage `{}` would keep {numbers} numbers for each of {} elements",
-                stage.name,
-                reduce.n_cells()
-            );
-            return stage
-                .error(input.span, message)
-                .label("that is too much memory")
-                .help("over = \"elements\" keeps them once for all elements")
-                .fail();
+        let (numbers, cells) = (reduce.numbers_per_cell(), reduce.n_cells());
+        if numbers.saturating_mul(cells) > MOST_NUMBERS {
+            let message = format!("stage `{name}` would keep {numbers} numbers for each of {cells} elements");
+            let help = "over = \"elements\" keeps them once for all elements";
+            return stage.error(input.span, message).label("that is too much memory").help(help).fail();
         }
         let by = self.by_words(stage);
         let over = match (&op, self.over) {
@@ -213,6 +183,31 @@ impl Connect for ReduceStage {
 }
 
 impl ReduceStage {
+    /// What is made of a tensor; `None`: nothing, rows are counted.
+    fn op(&self) -> Result<Option<Op>, Reported> {
+        Ok(match self.op {
+            Name::Concat | Name::Count => None,
+            Name::Sum => Some(Op::Sum),
+            Name::Mean => Some(Op::Mean),
+            Name::Min => Some(Op::Min),
+            Name::Max => Some(Op::Max),
+            Name::Histogram => {
+                let [low, high] = self.range.as_ref().ok_or(Reported)?.value;
+                Some(Op::histogram(low, high, self.bins.ok_or(Reported)?))
+            }
+        })
+    }
+
+    /// The column that the result is made of.
+    fn value_column(&self, stage: &mut StageContext<'_>) -> Result<usize, Reported> {
+        if self.op != Name::Count {
+            return stage.column(0, "a tensor", |c| matches!(c.ty.required(), ColumnType::Tensor(_)));
+        }
+        // Any column will do, and none that is costly to have.
+        let columns = &stage.inputs.first().ok_or(Reported)?.gives.0;
+        Ok(columns.iter().position(|c| c.ty != ColumnType::Picture).unwrap_or(0))
+    }
+
     fn key(&self) -> By {
         match (&self.by, self.by_folder) {
             (Some(_), _) => By::Column,

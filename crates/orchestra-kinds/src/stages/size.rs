@@ -22,16 +22,7 @@ impl TypedStage for Size {
 
 impl Connect for Size {
     fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
-        let [input, more @ ..] = stage.inputs else { return Err(Reported) };
-        if let Some(other) = more.first() {
-            let message = format!("stage `{}` reads from one stage", stage.name);
-            return stage.error(other.span, message).help("make a size stage for each").fail();
-        }
-        if let Some(column) = &input.column
-            && input.gives.position(column).is_none()
-        {
-            stage.column(0, "what an image or crop stage gives", |_| true)?; // It reports that there is none.
-        }
+        let input = stage.only_input("what an image or crop stage gives", "make a size stage for each")?;
         let placed = input.gives.0.iter().position(|column| column.ty == ColumnType::Placement);
         let Some(placed) = placed else {
             let message =

@@ -1,6 +1,7 @@
 //! Reads an open Parquet file: the rows of a row group as a stream, column by column, a block of rows at a time.
 
 use std::io::{self, BufReader, Read as _};
+use std::ops::Range;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -259,45 +260,8 @@ impl Block {
         };
         match (cell, &field.ty) {
             (Cell::Bytes(data), FieldType::Tensor { dtype, shape }) => {
-                let expected = shape.iter().product::<usize>();
-                let numbers = self.numbers.get(begin..end).unwrap_or_default();
-                if numbers.len() != expected {
-                    return Err(wrong(&format!(
-                        "has {} numbers, and {expected} are expected",
-                        numbers.len()
-                    )));
-                }
                 data.clear();
-                if let Some((_, number)) = self.beyond.iter().find(|(place, _)| (begin..end).contains(place))
-                {
-                    return Err(wrong(&format!(
-                        "is no {}: {number} is beyond the integers of 64 bits with a sign, and would be rounded; write the column as text (in pandas, `.astype(str)`)",
-                        field.ty
-                    )));
-                }
-                for number in numbers {
-                    // The file says that it is an integer.
-                    if let Element::Int(n) = number
-                        && let Some(other) = rounded(*n, *dtype)
-                    {
-                        let exact = FieldType::Tensor { dtype: DType::I64, shape: shape.clone() };
-                        return Err(wrong(&format!(
-                            "is no {}: {dtype} would make {other} of {n}; write columns = {{ {} = \"{exact}\" }}",
-                            field.ty,
-                            key(&field.name)
-                        )));
-                    }
-                    number.append(*dtype, data).map_err(|why| {
-                        let help = match why.would_round {
-                            true => {
-                                let exact = FieldType::Tensor { dtype: DType::I64, shape: shape.clone() };
-                                format!("; write columns = {{ {} = \"{exact}\" }}", key(&field.name))
-                            }
-                            false => String::new(),
-                        };
-                        wrong(&format!("is no {}: {why}{help}", field.ty))
-                    })?;
-                }
+                self.tensor(begin..end, field, (*dtype, shape), data).map_err(|why| wrong(&why))?;
                 Ok(Taken::Bytes(0))
             }
             (Cell::Bytes(data), _) => {
@@ -319,6 +283,44 @@ impl Block {
                 })
             }
         }
+    }
+
+    /// Appends the numbers at these places as a tensor of a field; or why they cannot be one.
+    fn tensor(
+        &self,
+        places: Range<usize>,
+        field: &Field,
+        (dtype, shape): (DType, &[usize]),
+        data: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let ty = &field.ty;
+        let numbers = self.numbers.get(places.clone()).unwrap_or_default();
+        let (found, expected) = (numbers.len(), shape.iter().product::<usize>());
+        if found != expected {
+            return Err(format!("has {found} numbers, and {expected} are expected"));
+        }
+        if let Some((_, number)) = self.beyond.iter().find(|(place, _)| places.contains(place)) {
+            return Err(format!(
+                "is no {ty}: {number} is beyond the integers of 64 bits with a sign, and would be rounded; write the column as text (in pandas, `.astype(str)`)"
+            ));
+        }
+        let exact = || {
+            let exact = FieldType::Tensor { dtype: DType::I64, shape: shape.to_vec() };
+            format!("; write columns = {{ {} = \"{exact}\" }}", key(&field.name))
+        };
+        for number in numbers {
+            // The file says that it is an integer.
+            if let Element::Int(n) = number
+                && let Some(other) = rounded(*n, dtype)
+            {
+                return Err(format!("is no {ty}: {dtype} would make {other} of {n}{}", exact()));
+            }
+            number.append(dtype, data).map_err(|why| {
+                let help = if why.would_round { exact() } else { String::new() };
+                format!("is no {ty}: {why}{help}")
+            })?;
+        }
+        Ok(())
     }
 }
 

@@ -54,9 +54,8 @@ impl Opener {
                 Ok(Input::File(Arc::new(file)))
             }
             Some(reader) => {
-                let (reader, url) = (Arc::clone(reader), path.as_os_str().as_bytes().to_vec());
-                let object = Object::open(reader, &url, OF_ITEMS);
-                Ok(Input::Object(Arc::new(Mutex::new(object.map_err(|trouble| trouble.refusal(&url))?))))
+                let url = path.as_os_str().as_bytes();
+                Object::open(Arc::clone(reader), url, OF_ITEMS).map_err(|trouble| trouble.refusal(url))
             }
         }
     }
@@ -123,10 +122,11 @@ impl std::fmt::Debug for Object {
 
 impl Object {
     /// Asks for its length; no byte is read.
-    fn open(reader: Arc<Mutex<Box<dyn ReadObject>>>, url: &[u8], bounds: Ahead) -> Result<Self, Trouble> {
+    fn open(reader: Arc<Mutex<Box<dyn ReadObject>>>, url: &[u8], bounds: Ahead) -> Result<Input, Trouble> {
         let (len, tag) = locked(&reader).head(url)?;
         let (url, piece, ahead) = (url.to_vec(), Vec::new(), bounds.least);
-        Ok(Self { reader, url, len, tag, piece, from: 0, bounds, ahead, trouble: None })
+        let object = Self { reader, url, len, tag, piece, from: 0, bounds, ahead, trouble: None };
+        Ok(Input::Object(Arc::new(Mutex::new(object))))
     }
 
     /// Asks for the bytes from `at` on: so many as are wanted, or more. What lies near the last piece is probably read as a stream.
@@ -280,10 +280,7 @@ impl<T> Last<T> {
     pub fn get<E>(&mut self, path: &Path, open: impl FnOnce() -> Result<T, E>) -> Result<&mut T, E> {
         // What was open is closed before the next is opened.
         let kept = self.0.take().filter(|(last, _)| last == path);
-        let kept = match kept {
-            Some(kept) => kept,
-            None => (path.to_owned(), open()?),
-        };
+        let kept = kept.map_or_else(|| Ok((path.to_owned(), open()?)), Ok)?;
         Ok(&mut self.0.insert(kept).1)
     }
 }
@@ -335,8 +332,7 @@ pub fn read_listed<T>(
 /// An object that is read as a list, or as what holds the items of one.
 pub fn open_object(url: &str) -> Result<Input, ListError> {
     let reader = Arc::new(Mutex::new(objects::reader()));
-    let object = Object::open(reader, url.as_bytes(), OF_LISTS);
-    Ok(Input::Object(Arc::new(Mutex::new(object.map_err(|trouble| trouble.list_error(url))?))))
+    Object::open(reader, url.as_bytes(), OF_LISTS).map_err(|trouble| trouble.list_error(url))
 }
 
 /// As [`open_to_list`], for an answer to what a kind asks while its source is planned.

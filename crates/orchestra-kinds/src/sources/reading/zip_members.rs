@@ -10,7 +10,7 @@ use orchestra_store::PassedOver;
 
 use super::archive::{Entries, Entry, Holds, Members};
 use super::archive_links::{Astray, Link};
-use super::input::{Input, Stream};
+use super::input::Input;
 use super::read_file::or_no_memory;
 
 /// The record at the end of an archive, without its comment.
@@ -141,6 +141,8 @@ struct End {
     at: u64,
 }
 
+const NO_END: &str = "it is no zip archive, or it is cut short: its directory is missing at the end";
+
 impl End {
     /// Where its directory is read from.
     fn start(&self) -> Walk {
@@ -175,11 +177,7 @@ impl End {
                     "{behind} bytes stand behind its end: cut them off with `head -c {at} FILE > NEW`, or unpack each of the archives that were put together"
                 ));
             }
-            _ => {
-                return Err(
-                    "it is no zip archive, or it is cut short: its directory is missing at the end".into()
-                );
-            }
+            _ => return Err(NO_END.into()),
         };
         let record = &tail[at..];
         if [4, 6].iter().any(|field| !matches!(u16_at(record, *field), 0 | u16::MAX)) {
@@ -206,16 +204,11 @@ impl End {
             input.seek(SeekFrom::Start(at)).map_err(|error| error.to_string())?;
             if input.read_exact(&mut record).is_ok() && record.starts_with(b"PK\x06\x06") {
                 let field = |at| u64_at(&record, at);
-                return Ok(Self {
-                    entries: field(32),
-                    count_until: u64::MAX,
-                    size: field(40),
-                    first: field(48),
-                    at,
-                });
+                let (entries, size, first) = (field(32), field(40), field(48));
+                return Ok(Self { entries, count_until: u64::MAX, size, first, at });
             }
         }
-        Err("it is no zip archive, or it is cut short: its directory is missing at the end".into())
+        Err(NO_END.into())
     }
 }
 
@@ -391,48 +384,33 @@ pub fn check_content(file: &mut (impl Read + Seek + ?Sized), place: &Place) -> R
     }
 }
 
-/// A member of a file, opened to be read from its beginning.
-#[derive(Debug)]
-pub enum Content {
-    Stored(io::Take<Stream>),
-    Deflated(Box<DeflateDecoder<io::Take<Stream>>>),
-}
+/// The content of a member of a file, as a stream.
+pub type Content = Box<dyn Read + Send>;
 
-impl Content {
-    /// # Errors
-    /// It is stored in a way that is not read, claims what it cannot hold, or its header is damaged.
-    pub fn open(input: &Input, place: &Place) -> Result<Self, String> {
-        let text = |error: io::Error| error.to_string();
-        input.expect(place.header, place.packed.saturating_add(LOCAL as u64 + USUAL_NAME)).map_err(text)?;
-        let mut local = [0; LOCAL];
-        input.read_exact_at(&mut local, place.header).map_err(text)?;
-        let part = input.from(data_at(place.header, &local)?).take(place.packed);
-        match place.method {
-            Method::Stored if place.packed == place.len => Ok(Content::Stored(part)),
-            Method::Deflated if place.len <= place.packed.saturating_mul(MOST_PER_BYTE) => {
-                Ok(Content::Deflated(Box::new(DeflateDecoder::new(part))))
-            }
-            Method::Stored | Method::Deflated => Err(format!(
-                "it is damaged: it claims {} bytes, which its {} in the archive cannot hold",
-                place.len, place.packed
-            )),
-            Method::Other(_) => Err(place.method.refusal()),
+/// # Errors
+/// It is stored in a way that is not read, claims what it cannot hold, or its header is damaged.
+pub fn open_content(input: &Input, place: &Place) -> Result<Content, String> {
+    let text = |error: io::Error| error.to_string();
+    input.expect(place.header, place.packed.saturating_add(LOCAL as u64 + USUAL_NAME)).map_err(text)?;
+    let mut local = [0; LOCAL];
+    input.read_exact_at(&mut local, place.header).map_err(text)?;
+    let part = input.from(data_at(place.header, &local)?).take(place.packed);
+    match place.method {
+        Method::Stored if place.packed == place.len => Ok(Box::new(part)),
+        Method::Deflated if place.len <= place.packed.saturating_mul(MOST_PER_BYTE) => {
+            Ok(Box::new(DeflateDecoder::new(part)))
         }
-    }
-}
-
-impl Read for Content {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Content::Stored(part) => part.read(to),
-            Content::Deflated(decoder) => decoder.read(to),
-        }
+        Method::Stored | Method::Deflated => Err(format!(
+            "it is damaged: it claims {} bytes, which its {} in the archive cannot hold",
+            place.len, place.packed
+        )),
+        Method::Other(_) => Err(place.method.refusal()),
     }
 }
 
 /// Reads a whole member, of a length that the caller has checked, and compares its checksum.
 pub fn read_member(input: &Input, place: &Place, buffer: &mut Vec<u8>) -> Result<(), String> {
-    let content = Content::open(input, place)?;
+    let content = open_content(input, place)?;
     buffer.clear();
     // One more than it may have, so that more is noticed. Nothing is reserved for a length that is only claimed.
     let read = content.take(place.len + 1).read_to_end(buffer);

@@ -20,7 +20,7 @@ use crate::sources::reading::limits::check_items;
 use crate::sources::reading::locator::{locator, parts};
 use crate::sources::reading::npy_header::Header;
 use crate::sources::reading::zip_members::{
-    Content, LOCAL, MOST_PER_BYTE, Method, Place, check_content, data_at,
+    Content, LOCAL, MOST_PER_BYTE, Method, Place, check_content, data_at, open_content,
 };
 
 /// What all files of the source have in common.
@@ -301,7 +301,7 @@ impl Deflated {
             Some(content) => content,
             None => {
                 self.at = 0;
-                Content::open(input, &self.place)?
+                open_content(input, &self.place)?
             }
         };
         let damaged = |error: io::Error| format!("its array is damaged: {error}");

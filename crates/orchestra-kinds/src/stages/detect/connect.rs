@@ -20,39 +20,14 @@ use super::{Detect, Units};
 impl Connect for Detect {
     fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let name = stage.name;
-        let input = match stage.inputs {
-            [one] => one,
-            [_, other, ..] => {
-                return stage
-                    .error(other.span, format!("stage `{name}` reads from one stage"))
-                    .label("where its pixels lie in the picture is known without naming it")
-                    .help("name the infer stage alone: from = \"..\"")
-                    .fail();
-            }
-            [] => return Err(Reported),
-        };
-        if let Some(column) = &input.column
-            && input.gives.position(column).is_none()
-        {
-            stage.column(0, "the outputs of an infer stage", |_| true)?; // It reports that there is none.
-        }
-        let is_read = |column: &Column| input.column.as_ref().is_none_or(|name| *name == column.name);
-        let outputs: Vec<Output<'_>> = input
-            .gives
-            .0
-            .iter()
-            .enumerate()
-            .filter_map(|(at, column)| Some((at, column.ty.tensor()?)).filter(|_| is_read(column)))
-            .collect();
-        if outputs.is_empty() {
-            stage
-                .column(0, "what an object detector gives, of an infer stage", |c| c.ty.tensor().is_some())?;
-            return Err(Reported);
-        }
-        let labels = match &self.labels {
-            Some(written) => Some(read_labels(written, stage.folder, stage.host, stage.diags)?.value),
+        let help = "name the infer stage alone, from = \"..\": where its pixels lie in the picture is known without naming it";
+        let input = stage.only_input("the outputs of an infer stage", help)?;
+        let outputs = tensors(input, stage)?;
+        let labels: Vec<String> = match &self.labels {
+            Some(written) => read_labels(written, stage.folder, stage.host, stage.diags)?.value,
             None => {
-                input.labels.clone().map(|labels| labels.value).or_else(|| recognise::names(&input.metadata))
+                let of_model = input.labels.clone().map(|labels| labels.value);
+                of_model.or_else(|| recognise::names(&input.metadata)).unwrap_or_default()
             }
         };
         // What the file of the model says of itself is sure; labels that a user names may lack the background.
@@ -60,13 +35,12 @@ impl Connect for Detect {
         let (layout, why) = self.layout(name, input, &outputs, stage.diags)?;
         let Some(outputs) = layout.of(&outputs, told).or_else(|| layout.of(&outputs, Told::default())) else {
             let span = self.layout.as_ref().map_or(input.span, |said| said.span);
+            let help =
+                format!("the layout is {}; from = \"stage.output\" names one of several", layout.outputs());
             return stage
                 .error(span, format!("stage `{name}`: `{}` gives no layout `{}`", input.name, layout.name()))
                 .label(format!("it gives {}", input.gives))
-                .help(format!(
-                    "the layout is {}; from = \"stage.output\" names one of several",
-                    layout.outputs()
-                ))
+                .help(help)
                 .fail();
         };
         self.keys_of_others(layout, outputs.form, stage)?;
@@ -82,7 +56,6 @@ impl Connect for Detect {
         let elements =
             |column: &usize| input.gives.0[*column].ty.tensor().and_then(|tensor| tensor.row_len());
         let cost = outputs.columns.iter().map(elements).try_fold(0_usize, |sum, n| sum.checked_add(n?));
-        let labels: Vec<String> = labels.unwrap_or_default();
         let named = match labels.len() {
             _ if layout == Layout::Dbnet => "texts".to_owned(),
             0 => "class numbers".to_owned(),
@@ -90,27 +63,34 @@ impl Connect for Detect {
             n => format!("{n} labels"),
         };
         let pixels = if placed.is_some() { "of the picture" } else { "of the model's input" };
-        let schema = schema(layout.turns());
+        let settings = serde_json::json!({
+            "layout": layout.name(), "columns": outputs.columns, "decode": decode,
+            "labels": labels, "placed": placed.is_some(),
+        });
+        let labels = labels.into_iter().map(Arc::from).collect();
+        let detecting = Detecting { decode, is_placed: placed.is_some(), labels };
         Ok(StageConnected {
-            gives: Schema::of("detections", ColumnType::List(schema)),
+            gives: Schema::of("detections", ColumnType::List(schema(layout.turns()))),
             reads,
-            settings: serde_json::json!({
-                "layout": layout.name(), "columns": outputs.columns, "decode": decode,
-                "labels": labels, "placed": placed.is_some(),
-            }),
+            settings,
             details: vec![format!("{}, {named}", layout.name()), format!("pixels {pixels}")],
             about: format!("layout {} ({why}), {named}, pixels {pixels}", layout.name()),
-            runs: Runs::map::<Self>(
-                Detecting {
-                    decode,
-                    is_placed: placed.is_some(),
-                    labels: labels.into_iter().map(Arc::from).collect(),
-                },
-                // Each number is looked at, and some more than once.
-                cost.map(|n| n.saturating_mul(4)),
-            ),
+            // Each number is looked at, and some more than once.
+            runs: Runs::map::<Self>(detecting, cost.map(|n| n.saturating_mul(4))),
         })
     }
+}
+
+/// The tensors of an input, all of them or the one that is named.
+fn tensors<'a>(input: &'a Input, stage: &mut StageContext<'_>) -> Result<Vec<Output<'a>>, Reported> {
+    let is_read = |column: &Column| input.column.as_ref().is_none_or(|name| *name == column.name);
+    let read = input.gives.0.iter().enumerate().filter(|(_, column)| is_read(column));
+    let tensors: Vec<Output<'_>> = read.filter_map(|(at, column)| Some((at, column.ty.tensor()?))).collect();
+    if tensors.is_empty() {
+        stage.column(0, "what an object detector gives, of an infer stage", |c| c.ty.tensor().is_some())?;
+        return Err(Reported);
+    }
+    Ok(tensors)
 }
 
 fn names(layouts: &[Layout]) -> String {

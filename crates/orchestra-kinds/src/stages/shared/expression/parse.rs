@@ -24,17 +24,18 @@ pub enum Wrong {
 }
 
 /// Longer ones first: `<=` begins with `<`.
-const COMPARISONS: [(&str, Comparison); 6] = [
-    ("==", Comparison::Equal),
-    ("!=", Comparison::Unequal),
-    ("<=", Comparison::AtMost),
-    (">=", Comparison::AtLeast),
-    ("<", Comparison::Less),
-    (">", Comparison::More),
+const SIGNS: [(&str, Operator); 10] = [
+    ("==", Operator::Compare(Comparison::Equal)),
+    ("!=", Operator::Compare(Comparison::Unequal)),
+    ("<=", Operator::Compare(Comparison::AtMost)),
+    (">=", Operator::Compare(Comparison::AtLeast)),
+    ("<", Operator::Compare(Comparison::Less)),
+    (">", Operator::Compare(Comparison::More)),
+    ("+", Operator::Arithmetic(Arithmetic::Plus)),
+    ("-", Operator::Arithmetic(Arithmetic::Minus)),
+    ("*", Operator::Arithmetic(Arithmetic::Times)),
+    ("/", Operator::Arithmetic(Arithmetic::Over)),
 ];
-
-const ARITHMETIC: [(&str, Arithmetic); 4] =
-    [("+", Arithmetic::Plus), ("-", Arithmetic::Minus), ("*", Arithmetic::Times), ("/", Arithmetic::Over)];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operator {
@@ -147,15 +148,8 @@ impl<'a> Parser<'a> {
 
     fn operator(&mut self) -> Result<Option<(&'static str, Operator)>, Wrong> {
         let rest = self.rest();
-        for (sign, comparison) in COMPARISONS {
-            if rest.starts_with(sign) {
-                return Ok(Some((sign, Operator::Compare(comparison))));
-            }
-        }
-        for (sign, arithmetic) in ARITHMETIC {
-            if rest.starts_with(sign) {
-                return Ok(Some((sign, Operator::Arithmetic(arithmetic))));
-            }
+        if let Some(found) = SIGNS.into_iter().find(|(sign, _)| rest.starts_with(sign)) {
+            return Ok(Some(found));
         }
         for (sign, operator) in [("and", Operator::And), ("or", Operator::Or)] {
             if rest.strip_prefix(sign).is_some_and(|rest| !rest.starts_with(is_of_word)) {
@@ -247,21 +241,40 @@ impl<'a> Parser<'a> {
     }
 
     fn function(&mut self, name: &str) -> Result<Expression, Wrong> {
-        const FUNCTIONS: [(&str, usize); 9] = [
-            ("len", 1),
-            ("lower", 1),
-            ("upper", 1),
-            ("starts_with", 2),
-            ("ends_with", 2),
-            ("contains", 2),
-            ("is_missing", 1),
-            ("is_nan", 1),
-            ("or_else", 2),
-        ];
-        let Some((_, n)) = FUNCTIONS.iter().find(|(known, _)| *known == name) else {
-            let known = orchestra_plan::list(FUNCTIONS.map(|(name, _)| name));
+        const FUNCTIONS: &str =
+            "len, lower, upper, starts_with, ends_with, contains, is_missing, is_nan, or_else";
+        if FUNCTIONS.split(", ").all(|known| known != name) {
+            let known = orchestra_plan::list(FUNCTIONS.split(", "));
             return Err(form(format!("there is no function `{name}`; functions: {known}")));
+        }
+        let values = self.values(name)?;
+        let n = values.len();
+        let mut values = values.into_iter().map(Box::new);
+        let expression = match (name, n, values.next(), values.next()) {
+            ("len", 1, Some(text), _) => Expression::Len(text),
+            ("lower", 1, Some(text), _) => Expression::Lower(text),
+            ("upper", 1, Some(text), _) => Expression::Upper(text),
+            ("is_missing", 1, Some(field), _) => Expression::IsMissing(field),
+            ("is_nan", 1, Some(field), _) => Expression::IsNan(field),
+            ("or_else", 2, Some(field), Some(otherwise)) => or_else(*field, *otherwise)?,
+            ("starts_with", 2, Some(text), Some(part)) => test(TextTest::StartsWith, *text, *part),
+            ("ends_with", 2, Some(text), Some(part)) => test(TextTest::EndsWith, *text, *part),
+            ("contains", 2, Some(text), Some(part)) => test(TextTest::Contains, *text, *part),
+            _ => {
+                let wanted = match name {
+                    "is_missing" | "is_nan" => "one field",
+                    "or_else" => "a field and what stands for it",
+                    "len" | "lower" | "upper" => "one text",
+                    _ => "two texts",
+                };
+                return Err(form(format!("`{name}` takes {wanted}, not {n}")));
+            }
         };
+        self.closed(expression)
+    }
+
+    /// What a function is given: texts, or a field first.
+    fn values(&mut self, name: &str) -> Result<Vec<Expression>, Wrong> {
         let of_fields = matches!(name, "is_missing" | "is_nan" | "or_else");
         self.at += name.len() + 1;
         let mut values = Vec::new();
@@ -279,47 +292,9 @@ impl<'a> Parser<'a> {
             }
             values.push(value);
             if !self.take(",") {
-                break;
+                return Ok(values);
             }
         }
-        if values.len() != *n {
-            let wanted = match (of_fields, n) {
-                (true, 1) => "one field",
-                (true, _) => "a field and what stands for it",
-                (false, 1) => "one text",
-                (false, _) => "two texts",
-            };
-            return Err(form(format!("`{name}` takes {wanted}, not {}", values.len())));
-        }
-        let second = values.pop();
-        let expression = match (values.pop(), second, name) {
-            (Some(field), Some(otherwise), "or_else") => {
-                let (ty, of) = (field.ty(), otherwise.ty());
-                let ty = match (ty, of) {
-                    (Type::Integer, Type::Number) => Type::Number,
-                    (Type::Number, Type::Integer) => Type::Number,
-                    _ if ty == of => ty,
-                    _ => {
-                        return Err(form(format!("`or_else` takes two of one type, and here {ty} and {of}")));
-                    }
-                };
-                Expression::OrElse(ty, [field, otherwise].into())
-            }
-            (Some(text), Some(part), "starts_with") => {
-                Expression::Test(TextTest::StartsWith, [text, part].into())
-            }
-            (Some(text), Some(part), "ends_with") => {
-                Expression::Test(TextTest::EndsWith, [text, part].into())
-            }
-            (Some(text), Some(part), _) => Expression::Test(TextTest::Contains, [text, part].into()),
-            (_, Some(field), "is_missing") => Expression::IsMissing(field.into()),
-            (_, Some(field), "is_nan") => Expression::IsNan(field.into()),
-            (_, Some(text), "len") => Expression::Len(text.into()),
-            (_, Some(text), "lower") => Expression::Lower(text.into()),
-            (_, Some(text), _) => Expression::Upper(text.into()),
-            (_, None, _) => unreachable!("a function has one value at least"),
-        };
-        self.closed(expression)
     }
 
     /// An unsigned number, if one stands here.
@@ -353,8 +328,8 @@ impl<'a> Parser<'a> {
         let ends = |at: usize| {
             let after = &rest[at..];
             after.is_empty()
-                || after.starts_with(|c: char| c.is_whitespace() || "+-*/),".contains(c))
-                || COMPARISONS.iter().any(|(sign, _)| after.starts_with(sign))
+                || after.starts_with(|c: char| c.is_whitespace() || "),".contains(c))
+                || SIGNS.iter().any(|(sign, _)| after.starts_with(sign))
         };
         let most = rest.find(char::is_whitespace).unwrap_or(rest.len()).min(self.longest);
         (1..=most).rev().filter(|at| rest.is_char_boundary(*at) && ends(*at)).find_map(|at| {
@@ -414,35 +389,40 @@ impl<'a> Parser<'a> {
                 Ok(Expression::Arithmetic(arithmetic, ty, [left, right].into()))
             }
             Operator::Compare(comparison) => {
-                let (left_ty, right_ty) = (left.ty(), right.ty());
-                let ty = match (left_ty, right_ty) {
+                let is_no_text = |text, other_text, other| {
+                    let (text, of) = (shown(text), shown(other_text));
+                    Err(form(format!(
+                        "`{text}` is a text and `{of}` is {other}: a text compares with a text, in single quotes"
+                    )))
+                };
+                let ty = match (left.ty(), right.ty()) {
                     (Type::Text, Type::Text) => Type::Text,
-                    (Type::Text, other) | (other, Type::Text) => {
-                        let (text, of) = if left_ty == Type::Text {
-                            (right_text, left_text)
-                        } else {
-                            (left_text, right_text)
-                        };
-                        let why = format!(
-                            "`{}` is a text and `{}` is {other}: a text compares with a text, in single quotes",
-                            shown(of),
-                            shown(text)
-                        );
-                        return Err(form(why));
-                    }
+                    (Type::Text, other) => return is_no_text(left_text, right_text, other),
+                    (other, Type::Text) => return is_no_text(right_text, left_text, other),
                     (Type::Integer | Type::Truth, Type::Integer | Type::Truth) => Type::Integer,
                     _ => Type::Number,
                 };
                 if ty == Type::Text && !matches!(comparison, Comparison::Equal | Comparison::Unequal) {
-                    return Err(form(format!(
-                        "a text can be == or != to `{}`, not {sign}",
-                        shown(left_text)
-                    )));
+                    let left = shown(left_text);
+                    return Err(form(format!("a text can be == or != to `{left}`, not {sign}")));
                 }
                 Ok(Expression::Compare(comparison, ty, [left, right].into()))
             }
         }
     }
+}
+
+fn test(test: TextTest, text: Expression, part: Expression) -> Expression {
+    Expression::Test(test, [text, part].into())
+}
+
+fn or_else(field: Expression, otherwise: Expression) -> Result<Expression, Wrong> {
+    let ty = match (field.ty(), otherwise.ty()) {
+        (ty, of) if ty == of => ty,
+        (ty, of) if ty.is_number() && of.is_number() => Type::Number,
+        (ty, of) => return Err(form(format!("`or_else` takes two of one type, and here {ty} and {of}"))),
+    };
+    Ok(Expression::OrElse(ty, [field, otherwise].into()))
 }
 
 /// A part of an expression, as messages show it.
