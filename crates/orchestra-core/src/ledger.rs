@@ -4,6 +4,7 @@
 //! batcher actor carries the returned effects out. Nothing here reads a clock.
 
 mod dispatch;
+mod no_result;
 mod worker;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -12,7 +13,7 @@ use std::time::Duration;
 pub use crate::batch_events::{Aftermath, Assignment, Completed, FailedRow, Lost, Rows, RunErrorKind};
 use crate::batch_queue::BatchQueue;
 use crate::batching::LeaveReason;
-use crate::blame::{DeathOf, Suspicion, Trial, Verdict};
+use crate::blame::{DeathOf, Suspicion};
 use crate::ceiling::Ceiling;
 use crate::device_history::DeviceHistory;
 use crate::failure::FailureKind;
@@ -21,13 +22,6 @@ use crate::worker_exit::{Evidence, WorkerExit};
 use crate::worker_places::Handover;
 
 use worker::Worker;
-
-/// Times that memory may run out for a single row that runs alone before it is failed.
-const OUT_OF_MEMORY_ALONE: u32 = 6;
-/// First pause before such a row is tried again, doubled each time: what holds the memory may give it back.
-const OUT_OF_MEMORY_PAUSE: Duration = Duration::from_millis(250);
-/// That pause is doubled so often, and no more.
-const OUT_OF_MEMORY_DOUBLINGS: u32 = 6;
 
 #[derive(Debug, Clone)]
 struct Batch {
@@ -328,89 +322,6 @@ impl Ledger {
         self.history.is_proven(device) && self.history.is_sound(device) && b.suspicion.is_suspect()
     }
 
-    fn judge(
-        &mut self,
-        id: BatchId,
-        mut b: Batch,
-        died: DeathOf,
-        kind: FailureKind,
-        error: String,
-    ) -> Aftermath {
-        match b.suspicion.died(DeathOf { rows: b.rows.count, ..died }) {
-            Verdict::Retry => {
-                if died.evidence == Evidence::Strong {
-                    b.accusation = Some((kind, error));
-                }
-                self.requeue(b)
-            }
-            Verdict::Split => self.split(id, b),
-            Verdict::RunAlone => self.requeue_alone(b, Duration::ZERO),
-            Verdict::Fail => Aftermath::Failed(b.failed(kind, error)),
-        }
-    }
-
-    fn out_of_memory(
-        &mut self,
-        id: BatchId,
-        mut b: Batch,
-        device: DeviceId,
-        alone: bool,
-        error: String,
-        now: Duration,
-    ) -> Aftermath {
-        if let Some(c) = self.ceilings.get_mut(&device) {
-            c.out_of_memory(b.rows.count);
-        }
-        if b.rows.count > 1 {
-            return self.split(id, b);
-        }
-        // Only tries with the stage's workers to itself speak against the row, and only when no device has room for it.
-        if alone {
-            b.out_of_memory += 1;
-            b.suspicion.found_no_room(device);
-        }
-        if b.out_of_memory >= OUT_OF_MEMORY_ALONE && b.suspicion.fits_nowhere(&self.history) {
-            return Aftermath::Failed(b.failed(FailureKind::OutOfMemory, error));
-        }
-        let due = now + OUT_OF_MEMORY_PAUSE * 2u32.pow(b.out_of_memory.min(OUT_OF_MEMORY_DOUBLINGS));
-        self.requeue_alone(b, due)
-    }
-
-    fn refused(&mut self, mut b: Batch, device: DeviceId, error: String) -> Aftermath {
-        b.suspicion.refused_on(device);
-        if self.history.is_proven(device) || b.suspicion.trial(&self.history) == Trial::Over {
-            return Aftermath::Failed(b.failed(FailureKind::Model, error));
-        }
-        b.accusation = Some((FailureKind::Model, error));
-        self.requeue(b)
-    }
-
-    /// Row `row` of the batch has its end: the code itself has named it, so no other try is asked. A row that the batch does not have names
-    /// none, and halves tell.
-    fn rejected(&mut self, id: BatchId, b: Batch, row: u64, error: String) -> Aftermath {
-        let Rows { slot, first, count } = b.rows;
-        let Some(row) = usize::try_from(row).ok().filter(|row| *row < count) else {
-            return if count == 1 {
-                Aftermath::Failed(b.failed(FailureKind::Model, error))
-            } else {
-                self.split(id, b)
-            };
-        };
-        if count == 1 {
-            return Aftermath::Failed(b.failed(FailureKind::Model, error));
-        }
-        let part = |first, count| b.part(Rows { slot, first, count });
-        self.convicted.push_back(part(first + row, 1).failed(FailureKind::Model, error));
-        let mut rest = [part(first, row), part(first + row + 1, count - row - 1)];
-        if !b.suspicion.is_suspect() {
-            rest.reverse(); // The first one is put in front last.
-        }
-        for part in rest.into_iter().filter(|part| part.rows.count > 0) {
-            self.wait_again(part);
-        }
-        Aftermath::Split(id)
-    }
-
     /// Something succeeded on `device`: so it was not the device that killed what died there.
     fn convict_those_who_died_on(&mut self, device: DeviceId) {
         let is_guilty = |id: &BatchId| {
@@ -459,37 +370,6 @@ impl Ledger {
             self.waiting.push_front(id)
         }
         id
-    }
-
-    /// The row waits for ever, so that it has no end in this run.
-    fn stop(&mut self, b: Batch, kind: RunErrorKind, why: String) -> Aftermath {
-        self.is_stopped = true;
-        Aftermath::Stop { waits: self.wait_again(b), why, kind }
-    }
-
-    /// Replaces batch `id` by its halves.
-    fn split(&mut self, id: BatchId, b: Batch) -> Aftermath {
-        let Rows { slot, first, count } = b.rows;
-        let mid = count / 2;
-        let halves =
-            [Rows { slot, first, count: mid }, Rows { slot, first: first + mid, count: count - mid }];
-        self.replace(id, &b, halves.into())
-    }
-
-    fn split_into_rows(&mut self, id: BatchId, b: &Batch) -> Aftermath {
-        let Rows { slot, first, count } = b.rows;
-        self.replace(id, b, (first..first + count).map(|first| Rows { slot, first, count: 1 }).collect())
-    }
-
-    fn replace(&mut self, id: BatchId, b: &Batch, rows: Vec<Rows>) -> Aftermath {
-        let mut parts: Vec<Batch> = rows.into_iter().map(|rows| b.part(rows)).collect();
-        if !b.suspicion.is_suspect() {
-            parts.reverse(); // The first one is put in front last.
-        }
-        for part in parts {
-            self.wait_again(part);
-        }
-        Aftermath::Split(id)
     }
 
     fn insert(&mut self, batch: Batch) -> BatchId {

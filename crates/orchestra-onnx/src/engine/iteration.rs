@@ -151,15 +151,9 @@ impl IteratedSession {
                 _ => outputs[output].ptr,
             };
             if let Some(watched) = &mut watched {
+                let (to, len) = (watched.values.as_mut_ptr(), watched.values.len());
                 // SAFETY: the run is over, and the buffer is as long as the output.
-                unsafe {
-                    place.copy(
-                        watched.values.as_mut_ptr(),
-                        lies(watched.output),
-                        watched.values.len(),
-                        Way::Out,
-                    )
-                }?;
+                unsafe { place.copy(to, lies(watched.output), len, Way::Out) }?;
             }
             let ends = leg.round(|row| watched.as_ref().is_some_and(|watched| watched.is_met(row)));
             // SAFETY: the run is over, and the rows at `addresses` are the caller's.
