@@ -181,7 +181,7 @@ impl MeasuredPart {
         };
         let ran = run(lab, items)?;
         self.items = Some(items);
-        let steady = steady_rate(&ran.points, prepared_before(&self.plan), ran.report.items.read);
+        let steady = steady_rate(&ran.moments, prepared_before(&self.plan), ran.report.items.read);
         Ok(PartRun { ran, steady })
     }
 }

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::anyhow;
 use orchestra::telemetry::{LogSettings, ResolvedTraces, Telemetry, TelemetryGuard, TraceSettings};
@@ -69,16 +69,7 @@ pub struct Ran {
     /// Its output folder, until the next run.
     pub output: PathBuf,
     /// How far it was, a few times a second.
-    pub points: Vec<RunPoint>,
-}
-
-/// How far a run was at some moment.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RunPoint {
-    pub at: Duration,
-    pub finished: u64,
-    /// Finished, or in flight.
-    pub handed: u64,
+    pub moments: Vec<RunStatus>,
 }
 
 /// Set by the first signal.
@@ -188,10 +179,10 @@ impl Lab {
         let runtime = orchestra::actor_runtime(&plan).map_err(failed("starting the threads of a run"))?;
         let prepared = orchestra::prepare_with(Arc::new(plan), Earlier::Discard, None, None);
         let prepared = prepared.map_err(not_started)?;
-        let mut points = Vec::new();
+        let mut moments = Vec::new();
         let ended = runtime.block_on(async {
             let handle = prepared.start(options).await.map_err(not_started)?;
-            Ok::<_, Failed>(self.follow(handle, what, &mut points).await)
+            Ok::<_, Failed>(self.follow(handle, what, &mut moments).await)
         });
         runtime.shutdown_timeout(LINGER);
         let RunOutcome { report, exit_code, problems, .. } = ended?;
@@ -208,11 +199,11 @@ impl Lab {
             let what = anyhow!("none of the {} items is done; the first: {first}", report.items.read);
             return Err(Failed::new(ExitCode::ItemsFailed, what));
         }
-        Ok(Ran { report, output, points })
+        Ok(Ran { report, output, moments })
     }
 
-    async fn follow(&mut self, handle: RunHandle, what: &str, points: &mut Vec<RunPoint>) -> RunOutcome {
-        let (stop, began) = (handle.stop_handle(), Instant::now());
+    async fn follow(&mut self, handle: RunHandle, what: &str, moments: &mut Vec<RunStatus>) -> RunOutcome {
+        let stop = handle.stop_handle();
         let mut snapshots = handle.snapshots();
         let mut cancelled = self.cancel.subscribe();
         let mut done = std::pin::pin!(handle.wait());
@@ -225,9 +216,9 @@ impl Lab {
                     stop.abort();
                 }
                 Ok(()) = snapshots.changed() => {
-                    let point = RunPoint::of(&snapshots.borrow_and_update(), began.elapsed());
-                    self.told.further(what, point.finished);
-                    points.push(point);
+                    let now = snapshots.borrow_and_update().clone();
+                    self.told.further(what, now.items.read);
+                    moments.push(now);
                 }
             }
         }
@@ -262,13 +253,6 @@ fn prepared(plan: Plan, folder: &TempDir) -> Plan {
     }
     plan.tasks = TasksPlan::default();
     plan
-}
-
-impl RunPoint {
-    fn of(status: &RunStatus, at: Duration) -> Self {
-        let finished = status.items.read;
-        Self { at, finished, handed: finished + status.items.in_flight }
-    }
 }
 
 /// Traces to this address, else as a run of the workflow would send them.

@@ -92,8 +92,6 @@ pub enum FaultKind {
 struct Account {
     run_id: String,
     exit_code: i32,
-    /// Accounts of older programs do not say it.
-    #[serde(default = "yes")]
     complete: bool,
     sources: BTreeMap<String, Option<u64>>,
     #[serde(default)]
@@ -101,10 +99,6 @@ struct Account {
     #[serde(default)]
     left_out: Vec<LeftOutCount>,
     outputs: Vec<OutputReport>,
-}
-
-fn yes() -> bool {
-    true
 }
 
 /// Items by source.
