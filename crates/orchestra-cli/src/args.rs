@@ -13,7 +13,7 @@ mod lab;
 mod values;
 
 pub use lab::{BenchArgs, ChaosArgs, LabArgs};
-use values::{Setting, device, setting};
+use values::{SetArg, device, setting};
 
 /// Runs ONNX models over images, on every GPU of this machine or on its CPU, from one workflow file.
 #[derive(Debug, Parser)]
@@ -77,7 +77,7 @@ pub struct WorkflowArgs {
     pub devices: Vec<String>,
     /// Change one setting of the file: `--set stages.classify.batch.max=16` (repeatable; the value is TOML or plain text)
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
-    pub set: Vec<Setting>,
+    pub set: Vec<SetArg>,
     /// Never use the network: ONNX Runtime must be on this machine already
     #[arg(long)]
     pub offline: bool,

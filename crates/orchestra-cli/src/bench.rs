@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::Failed;
 use crate::args::{BenchArgs, Verbosity};
 use crate::exit_code::ExitCode;
-use crate::lab::{Lab, Ran, Setting};
+use crate::lab::{Lab, LabRun, LabSetting};
 use crate::notices::Notices;
 use crate::stdout;
 use crate::surroundings::Surroundings;
@@ -92,7 +92,7 @@ struct MeasuredPart {
 }
 
 struct PartRun {
-    ran: Ran,
+    ran: LabRun,
     /// Items per second in its steady state, if it had one.
     steady: Option<f64>,
 }
@@ -116,7 +116,7 @@ pub fn bench(
     surroundings: &Surroundings,
 ) -> Result<ExitCode, Failed> {
     let (notices, level) = (Notices { quiet: verbosity.quiet }, verbosity.terminal_level());
-    let mut lab = Lab::open(&Setting { args: &args.lab, surroundings, level, otlp: None, notices })?;
+    let mut lab = Lab::open(&LabSetting { args: &args.lab, surroundings, level, otlp: None, notices })?;
     let report = measure(&mut lab, args);
     lab.close();
     let report = report?;
@@ -200,7 +200,7 @@ impl PartRun {
 
 impl MeasuredModel {
     /// What it costs at this rate, with as many rows as a whole run has of it.
-    fn load(&self, plan: &Plan, rate: f64, whole: &Ran) -> PartCost {
+    fn load(&self, plan: &Plan, rate: f64, whole: &LabRun) -> PartCost {
         let stage = &plan.stages[self.stage.index()];
         let batch = stage.batch().expect("a model is a stage with batches");
         let entered = whole.report.stages[self.stage.index()].entered;

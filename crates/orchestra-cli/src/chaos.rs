@@ -19,7 +19,7 @@ use crate::args::{ChaosArgs, Verbosity};
 use crate::columns::{CellAlignment, aligned};
 use crate::exit_code::ExitCode;
 use crate::human::{count, counted};
-use crate::lab::{Lab, Ran, Setting};
+use crate::lab::{Lab, LabRun, LabSetting};
 use crate::notices::Notices;
 use crate::surroundings::Surroundings;
 use crate::{stderr, stdout};
@@ -66,7 +66,7 @@ pub fn chaos(
     let notices = Notices { quiet: verbosity.quiet };
     // Of every worker that is struck the log says that it was lost: here that is no news.
     let level = if verbosity.verbose == 0 { LevelFilter::ERROR } else { verbosity.terminal_level() };
-    let setting = Setting { args: &args.lab, surroundings, level, otlp: args.otlp.as_deref(), notices };
+    let setting = LabSetting { args: &args.lab, surroundings, level, otlp: args.otlp.as_deref(), notices };
     let mut lab = Lab::open(&setting)?;
     let report = storm(&mut lab, args);
     lab.close();
@@ -111,7 +111,7 @@ fn storm(lab: &mut Lab, args: &ChaosArgs) -> Result<ChaosReport, Failed> {
 }
 
 impl ChaosReport {
-    fn add(&mut self, items: u64, ran: &Ran, found: Verified) {
+    fn add(&mut self, items: u64, ran: &LabRun, found: Verified) {
         let of = |kind| found.counts.get(&kind).copied().unwrap_or(0);
         self.items = items;
         self.done += found.done;

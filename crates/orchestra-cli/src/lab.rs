@@ -37,7 +37,7 @@ const MOST_ITEMS: u64 = 100_000_000;
 /// How long threads of an ended run may take to end: one that hangs (a dead network drive) must not hold the command.
 const LINGER: Duration = Duration::from_secs(1);
 
-pub struct Setting<'a> {
+pub struct LabSetting<'a> {
     pub args: &'a LabArgs,
     pub surroundings: &'a Surroundings,
     pub level: LevelFilter,
@@ -63,7 +63,7 @@ pub struct Lab {
 }
 
 /// A run that came to its end.
-pub struct Ran {
+pub struct LabRun {
     /// As in `run.json`.
     pub report: RunStatus,
     /// Its output folder, until the next run.
@@ -75,7 +75,7 @@ pub struct Ran {
 /// Set by the first signal.
 type CancelSignal = Arc<watch::Sender<bool>>;
 
-impl Ran {
+impl LabRun {
     /// Seconds since the first worker finished a batch.
     pub fn seconds_at_work(&self) -> f64 {
         self.report.seconds - self.report.seconds_starting
@@ -84,8 +84,8 @@ impl Ran {
 
 impl Lab {
     /// Plans, finds or fetches the library, and lists the items.
-    pub fn open(setting: &Setting<'_>) -> Result<Self, Failed> {
-        let Setting { args, surroundings, level, otlp, notices } = setting;
+    pub fn open(setting: &LabSetting<'_>) -> Result<Self, Failed> {
+        let LabSetting { args, surroundings, level, otlp, notices } = setting;
         let workflow = &args.workflow;
         let text = Workflow::read(&workflow.file)?;
         let machine = &planning::machine(workflow);
@@ -150,7 +150,7 @@ impl Lab {
         &mut self,
         lasting: Duration,
         most: u64,
-        mut run: impl FnMut(&mut Self, u64) -> Result<Ran, Failed>,
+        mut run: impl FnMut(&mut Self, u64) -> Result<LabRun, Failed>,
     ) -> Result<u64, Failed> {
         let most = most.min(MOST_ITEMS);
         let mut n = FIRST_LOOK.min(most);
@@ -165,7 +165,7 @@ impl Lab {
     }
 
     /// Runs `plan` from the start, and discards first what the run before left. Blocks; must not be called within a tokio runtime.
-    pub fn run(&mut self, plan: Plan, what: &str, events: Option<EventHook>) -> Result<Ran, Failed> {
+    pub fn run(&mut self, plan: Plan, what: &str, events: Option<EventHook>) -> Result<LabRun, Failed> {
         self.told.tell(what);
         let options = StartOptions {
             trace: self.trace.clone(),
@@ -199,7 +199,7 @@ impl Lab {
             let what = anyhow!("none of the {} items is done; the first: {first}", report.items.read);
             return Err(Failed::new(ExitCode::ItemsFailed, what));
         }
-        Ok(Ran { report, output, moments })
+        Ok(LabRun { report, output, moments })
     }
 
     async fn follow(&mut self, handle: RunHandle, what: &str, moments: &mut Vec<RunStatus>) -> RunOutcome {

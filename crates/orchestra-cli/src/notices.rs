@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use orchestra::plan::TaskPlan;
-use orchestra::{Found, Prepared, Progress as LibraryProgress};
+use orchestra::{FoundResults, Prepared, Progress as LibraryProgress};
 
 use crate::human::{count, counted};
 use crate::stderr;
@@ -57,9 +57,9 @@ impl Notices {
     /// `is_second`: of two parts, of which the first has said what becomes of tasks.
     pub fn found(self, prepared: &Prepared, is_second: bool) {
         match &prepared.found {
-            Found::Fresh => {}
-            Found::Resumed { finished: 0, retried: 0, .. } if is_second => {}
-            Found::Discarded { finished, unknown } => {
+            FoundResults::Fresh => {}
+            FoundResults::Resumed { finished: 0, retried: 0, .. } if is_second => {}
+            FoundResults::Discarded { finished, unknown } => {
                 for file in unknown {
                     let file = file.display();
                     self.say(&format!("starting over: `{file}`, which no run of this folder is known to have written, is emptied"));
@@ -69,7 +69,7 @@ impl Notices {
                     self.say(&format!("starting over: {items} discarded"));
                 }
             }
-            Found::Resumed { finished, new_items, retried, tasks_done, tasks_again } => {
+            FoundResults::Resumed { finished, new_items, retried, tasks_done, tasks_again } => {
                 let (finished, new_items, retried) = (*finished, *new_items, *retried);
                 if !is_second {
                     self.found_tasks(prepared, *tasks_done, tasks_again);

@@ -22,7 +22,7 @@ use crate::planning::{self, Workflow};
 use crate::progress::{Progress, ProgressMode};
 use crate::signals::{self, AfterTheRun, Continued, Stopping};
 use crate::surroundings::Surroundings;
-use crate::watch::Watch;
+use crate::watch::RateWatch;
 use crate::{Failed, metrics, retry, stderr, stdout, tasks};
 
 mod end;
@@ -311,7 +311,7 @@ pub fn not_started(error: StartRunError) -> Failed {
 async fn follow(handle: RunHandle, mut progress: Progress) -> RunOutcome {
     let mut continued = Continued::new();
     let snapshots = handle.snapshots();
-    let mut watch = Watch::default();
+    let mut watch = RateWatch::default();
     let mut tick = tokio::time::interval(DRAW_EVERY);
     let mut done = std::pin::pin!(handle.wait());
     let outcome = loop {

@@ -11,11 +11,11 @@ use crate::progress::ProgressView;
 const WINDOW_SECONDS: f64 = 5.0;
 
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct RateWatch {
     seen: VecDeque<RunStatus>,
 }
 
-impl Watch {
+impl RateWatch {
     /// Takes a snapshot; gives what to show.
     pub fn look(&mut self, now: RunStatus) -> ProgressView {
         while self.seen.len() > 1 && self.seen[1].seconds + WINDOW_SECONDS < now.seconds {
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn the_rate_is_that_of_the_last_seconds_and_the_time_left_follows_from_it() {
-        let mut watch = Watch::default();
+        let mut watch = RateWatch::default();
         watch.look(at(0, 0));
         for s in 1..=20 {
             watch.look(at(s, u64::from(10 * s)));
@@ -81,7 +81,7 @@ mod tests {
                 let items = ItemCounts { total: None, listed, ..at(seconds, read).items };
                 RunStatus { items, ..at(seconds, read) }
             };
-            let mut watch = Watch::default();
+            let mut watch = RateWatch::default();
             watch.look(at(0, 0));
             let view = watch.look(at(1, 10));
             assert_eq!((view.per_second, view.eta, view.now.items.listed), (10.0, None, listed));
@@ -90,6 +90,6 @@ mod tests {
 
     #[test]
     fn a_run_that_has_not_begun_has_no_time_left_to_tell() {
-        assert_eq!(Watch::default().look(at(0, 0)).eta, None);
+        assert_eq!(RateWatch::default().look(at(0, 0)).eta, None);
     }
 }

@@ -6,7 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use orchestra_core::{ItemId, SourceId};
-use orchestra_store::{Commit, FileIndex, Journal, OpenError, OutputFolder, PlacedFile, StartError, State};
+use orchestra_store::{
+    BeginError, Commit, FileIndex, FolderState, Journal, OpenError, OutputFolder, PlacedFile,
+};
 
 use crate::history::{FILES, FOLDED, OnDisk, ROWS, build, identity};
 use crate::journal_file::{FINISHED, FORMAT, Frame, GROUP, HEADER, Header, SEALED, SYNCED, decode, frames};
@@ -43,12 +45,12 @@ pub fn journal(bytes: &[u8]) {
     };
     let state = open.state();
     match (&state, &disk.journal, &header) {
-        (State::Fresh, None, _) => return,
-        (State::Unreadable(why), Some(_), header) if header.as_ref().is_none_or(|h| !is_ours(h)) => {
+        (FolderState::Fresh, None, _) => return,
+        (FolderState::Unreadable(why), Some(_), header) if header.as_ref().is_none_or(|h| !is_ours(h)) => {
             assert!(!why.is_empty());
             return;
         }
-        (State::Unfinished { .. } | State::Finished { .. }, Some(_), Some(_)) => {}
+        (FolderState::Unfinished { .. } | FolderState::Finished { .. }, Some(_), Some(_)) => {}
         other => panic!("{other:?} with {} intact frames", found.len()),
     }
     resume(open, &state, &folder, &disk, &found);
@@ -59,7 +61,7 @@ pub fn journal(bytes: &[u8]) {
     );
 }
 
-fn resume(open: OutputFolder, state: &State, folder: &Path, disk: &OnDisk, found: &[Frame]) {
+fn resume(open: OutputFolder, state: &FolderState, folder: &Path, disk: &OnDisk, found: &[Frame]) {
     let is_ours = header(found).is_some_and(|h| is_ours(&h));
     let files: Vec<PathBuf> = FILES.iter().map(PathBuf::from).collect();
     match Journal::resume(open, &identity(), &files) {
@@ -68,9 +70,9 @@ fn resume(open: OutputFolder, state: &State, folder: &Path, disk: &OnDisk, found
             check_resumed(&journal, folder, disk, found);
             go_on(journal, folder);
         }
-        Err(StartError::OtherFiles { .. }) => assert!(!is_ours),
-        Err(StartError::Grown(_)) => {
-            assert!(matches!(state, State::Finished { .. }));
+        Err(BeginError::OtherFiles { .. }) => assert!(!is_ours),
+        Err(BeginError::Grown(_)) => {
+            assert!(matches!(state, FolderState::Finished { .. }));
             let now = read(folder, disk);
             assert_eq!(now.journal, disk.journal);
             for (now, before) in now.files.iter().zip(&disk.files) {
@@ -206,7 +208,7 @@ fn go_on(mut journal: Journal, folder: &Path) {
     drop(journal);
     let state = OutputFolder::open(folder).expect("the folder is not in use").state();
     match state {
-        State::Unfinished { counts, .. } => {
+        FolderState::Unfinished { counts, .. } => {
             assert_eq!((counts.done, counts.failed), (before.done + 1, before.failed));
         }
         other => panic!("{other:?} after a commit"),

@@ -59,7 +59,7 @@ pub use flow::uploads::{Manifest, ManifestPart, digest};
 pub use look::{LooksInLoader, expand_of};
 pub use orchestra_core::worker_exit::ExitKind;
 pub use requests::{Flow, FlowOptions, ProcessError, ReplyRecord, Request, Row, StartFlowError};
-pub use start::{Earlier, Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare};
+pub use start::{Earlier, FoundResults, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare};
 pub use tasks::best::best_task;
 pub use tasks::board::{TaskBoard, TaskReport, TaskStanding};
 pub use tasks::earlier::{KnownTask, commands_live, known as known_tasks, task_history};

@@ -20,7 +20,7 @@ use orchestra_worker::loader::events::{FoundBlock, FromLoader, LookSpec, ToLoade
 use crate::child::spawn::ProcessLauncher;
 use crate::context::Timeouts;
 use crate::flow::loader::child::LoaderChild;
-use crate::flow::loader::{Lost, ReadablePlaces};
+use crate::flow::loader::{LostLoader, ReadablePlaces};
 
 /// Bytes of memory that a process may take to look into a file: directories of archives and footers of tables, not what lies behind them.
 const MEMORY: u64 = 256 << 20;
@@ -108,7 +108,7 @@ struct Looker {
 
 /// The end of a process, and whether it had begun with the file.
 struct Death {
-    lost: Lost,
+    lost: LostLoader,
     has_begun: bool,
 }
 
@@ -142,7 +142,8 @@ impl Looker {
 
     /// Starts a process that may read these files and folders.
     fn start(&self, mut readable: Vec<Vec<u8>>) -> Result<LoaderChild, Death> {
-        let failed = |error: std::io::Error| Death { lost: Lost::not_started(&error), has_begun: false };
+        let failed =
+            |error: std::io::Error| Death { lost: LostLoader::not_started(&error), has_begun: false };
         readable.extend(self.files.iter().cloned());
         // It needs none, and what starts loaders hands one over.
         let region = LoaderRegion::new(0).map_err(failed)?;

@@ -34,7 +34,7 @@ pub enum RecordTo {
 }
 
 #[derive(Debug, PartialEq)]
-pub struct Record {
+pub struct SinkRecord {
     pub to: RecordTo,
     /// A part of the buffer that all records of its batch lie in.
     pub bytes: Bytes,
@@ -45,7 +45,7 @@ pub struct Record {
 #[derive(Debug)]
 pub struct TokenEnd {
     pub ticket: Ticket,
-    pub end: End<Record>,
+    pub end: End<SinkRecord>,
 }
 
 /// What has ended of some rows: of a batch, of a fold or of an item that was loaded.

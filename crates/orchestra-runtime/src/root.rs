@@ -21,7 +21,7 @@ use crate::fleet::device_manager::DeviceManager;
 use crate::flow::endpoints::Endpoints;
 use crate::messages::{DeviceMsg, LimitReached, PipelineEnd, PipelineMsg, RootMsg, Stopped};
 use crate::pipeline::{Pipeline, PipelineArgs};
-use crate::tasks::actor::{Tasks, TasksArgs, TasksEnd, TasksMsg, TasksProblem};
+use crate::tasks::actor::{Tasks, TasksActorArgs, TasksEnd, TasksMsg, TasksProblem};
 use crate::tasks::earlier::KnownTasks;
 use crate::tasks::part_schedule;
 
@@ -37,11 +37,11 @@ pub struct RootArgs {
     /// What is known of the tasks, where the plan has some.
     pub tasks: Option<KnownTasks>,
     pub publish: watch::Sender<RunStatus>,
-    pub done: oneshot::Sender<Ending>,
+    pub done: oneshot::Sender<RunEnding>,
 }
 
 #[derive(Debug)]
-pub struct Ending {
+pub struct RunEnding {
     pub pipelines: BTreeMap<PipelineId, PipelineEnd>,
     pub tasks: TasksEnd,
     /// Why a limit on failures stopped all of it.
@@ -75,7 +75,7 @@ pub struct RootState {
     closing: bool,
     /// Ends when a run that was told to stop has had its time.
     grace: Option<JoinHandle<Result<(), MessagingErr<RootMsg>>>>,
-    done: Option<oneshot::Sender<Ending>>,
+    done: Option<oneshot::Sender<RunEnding>>,
     publish: watch::Sender<RunStatus>,
 }
 
@@ -124,7 +124,7 @@ impl Actor for Orchestra {
         match (args.tasks, state.context.options.keepers.clone()) {
             (Some(known), Some(launcher)) => {
                 let devices = state.devices.clone();
-                let args = TasksArgs {
+                let args = TasksActorArgs {
                     context: Arc::clone(&state.context),
                     launcher,
                     known,
@@ -422,7 +422,7 @@ impl RootState {
 
     fn over(&mut self, journal: Result<Counts, String>, folder: Option<OutputFolder>) {
         let tasks = self.tasks_end.clone().unwrap_or_default();
-        let ending = Ending {
+        let ending = RunEnding {
             pipelines: self.ended.clone(),
             tasks,
             failure_limit: self.failure_limit.take(),

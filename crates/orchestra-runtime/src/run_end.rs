@@ -7,7 +7,7 @@ use orchestra_store::Counts;
 use crate::context::RunContext;
 use crate::messages::{LimitReached, PipelineEnd};
 use crate::panics::{lacks_threads, no_threads};
-use crate::root::Ending;
+use crate::root::RunEnding;
 use crate::tasks::actor::TasksProblem;
 use crate::tasks::board::{TaskReport, TaskStanding};
 use crate::trace::RunEnded;
@@ -83,7 +83,7 @@ fn without_best(
 }
 
 /// The settings with which a start goes on regardless of the limits that have stopped this one.
-pub fn lifted(ending: &Ending) -> Vec<String> {
+pub fn lifted(ending: &RunEnding) -> Vec<String> {
     let of_pipelines = ending.pipelines.values().filter_map(|end| match end {
         PipelineEnd::TooManyFailed(reached) => Some(reached),
         _ => None,
@@ -91,7 +91,7 @@ pub fn lifted(ending: &Ending) -> Vec<String> {
     of_pipelines.chain(&ending.failure_limit).map(|reached| reached.lifted.clone()).collect()
 }
 
-pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
+pub fn judge(ending: &RunEnding, failed: u64) -> (i32, Vec<String>) {
     let mut code = if failed > 0 || ending.tasks.failed > 0 { 65 } else { 0 };
     let mut problems = Vec::new();
     let mut add = |problem: String| {
@@ -183,7 +183,7 @@ mod tests {
             let tasks = TasksEnd { problem: Some(problem), ..TasksEnd::default() };
             let journal = Ok(Counts::default());
             let (pipelines, failure_limit, folder) = (BTreeMap::new(), None, None);
-            let (ended, problems) = judge(&Ending { pipelines, tasks, failure_limit, journal, folder }, 0);
+            let (ended, problems) = judge(&RunEnding { pipelines, tasks, failure_limit, journal, folder }, 0);
             assert_eq!((ended, problems.len()), (code, 1));
             assert!(problems[0].starts_with(says), "{problems:?}");
         }

@@ -21,7 +21,7 @@ use crate::flow::result_files::sink_file;
 use crate::flow::run_endpoints::RunEndpoints;
 use crate::flow::run_files::RunFiles;
 use crate::messages::{PipelineEnd, RootMsg};
-use crate::root::{Ending, Orchestra, RootArgs};
+use crate::root::{Orchestra, RootArgs, RunEnding};
 use crate::run_end::{TellTheEnd, judge, lifted, not_started};
 use crate::tasks::actor::TasksEnd;
 use crate::tasks::board::TaskReport;
@@ -34,7 +34,7 @@ mod past;
 mod prepare;
 
 pub use error::StartRunError;
-pub use past::{Earlier, Found};
+pub use past::{Earlier, FoundResults};
 pub use prepare::prepare;
 
 /// A run that is ready to start: the output folder is ours, and there are items.
@@ -44,7 +44,7 @@ pub struct Prepared {
     pub run_id: String,
     identity: RunIdentity,
     /// What was in the output folder.
-    pub found: Found,
+    pub found: FoundResults,
     journal: Journal,
     listings: Vec<Listing>,
     tasks: Option<KnownTasks>,
@@ -57,7 +57,7 @@ pub struct RunHandle {
     context: Arc<RunContext>,
     pub(crate) root: AbortOnDrop,
     snapshots: watch::Receiver<RunStatus>,
-    done: oneshot::Receiver<Ending>,
+    done: oneshot::Receiver<RunEnding>,
     end: TellTheEnd,
     watcher: Watcher,
     started_unix_ms: u64,
@@ -213,7 +213,7 @@ impl RunHandle {
 
     /// Waits for the end, and writes `run.json`.
     pub async fn wait(mut self) -> RunOutcome {
-        let mut ending = (&mut self.done).await.unwrap_or_else(|_| Ending {
+        let mut ending = (&mut self.done).await.unwrap_or_else(|_| RunEnding {
             pipelines: [(PipelineId(0), PipelineEnd::Bug("the root of the actor tree fell over".into()))]
                 .into(),
             tasks: TasksEnd::default(),

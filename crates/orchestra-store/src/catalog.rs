@@ -54,7 +54,7 @@ use self::listing_file::ListingWriter;
 pub use self::listing_reader::{ListingReader, ListingSummary};
 pub use self::objects::{Object, ObjectPage, ObjectStore, Objects, SourceStore, is_url, one_by_one};
 pub use self::passed_over::{PassedOver, PassedOverCounts, is_hidden, is_hidden_part};
-use self::pattern::Entry;
+use self::pattern::PathsEntry;
 use self::watched::Taken;
 pub use self::watched::Watch;
 
@@ -135,8 +135,8 @@ impl ListingSpec {
         match self {
             ListingSpec::Paths { base, patterns } | ListingSpec::Watched { base, patterns, .. } => patterns
                 .iter()
-                .filter_map(|pattern| Entry::resolve(base, pattern).ok())
-                .map(Entry::place)
+                .filter_map(|pattern| PathsEntry::resolve(base, pattern).ok())
+                .map(PathsEntry::place)
                 .collect(),
             ListingSpec::Manifest { base, .. } => vec![base.clone()],
             ListingSpec::Objects { .. } | ListingSpec::ObjectManifest { .. } | ListingSpec::Generated => {

@@ -33,7 +33,7 @@ const FOLDERS: [&str; 1] = ["best"];
 
 /// What an earlier run left in the folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
+pub enum FolderState {
     /// Nothing: `Journal::begin` starts a run.
     Fresh,
     /// A run that can go on with `Journal::resume`.
@@ -136,16 +136,16 @@ impl OutputFolder {
     }
 
     /// What an earlier run left, as it was when the folder was opened (or discarded).
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> FolderState {
         match &self.found {
-            Found::Nothing => State::Fresh,
-            Found::Unreadable(why) => State::Unreadable(why.clone()),
+            Found::Nothing => FolderState::Fresh,
+            Found::Unreadable(why) => FolderState::Unreadable(why.clone()),
             Found::Run(run) => {
                 let identity = run.replayed.identity.clone();
                 let counts = run.replayed.finished.counts();
                 match run.code {
-                    Some(code) => State::Finished { identity, counts, code },
-                    None => State::Unfinished { identity, counts },
+                    Some(code) => FolderState::Finished { identity, counts, code },
+                    None => FolderState::Unfinished { identity, counts },
                 }
             }
         }

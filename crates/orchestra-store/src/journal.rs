@@ -32,7 +32,7 @@ use self::log::Log;
 pub use self::placed::PlacedFile;
 use self::placed::{Placed, remove_placed};
 pub use self::recovery::altered_files;
-pub use self::start::{Recovered, StartError};
+pub use self::start::{BeginError, Recovered};
 use crate::atomic::{sync_folder_of, write_whole};
 use crate::folder::{OutputFolder, RUN_SUMMARY};
 use crate::identity::RunIdentity;

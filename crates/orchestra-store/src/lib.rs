@@ -74,15 +74,17 @@ pub use catalog::{
     PassedOverCounts, PushFound, SourceStore, StoreTrouble, Watch, escape, extend_listing, first_item,
     is_hidden, is_hidden_part, is_url, one_by_one, relist, write_items, write_listing,
 };
-pub use folder::{DiscardError, Discarded, FAILURE_RECORDS, OutputFolder, RUN_SUMMARY, State, only_files};
+pub use folder::{
+    DiscardError, Discarded, FAILURE_RECORDS, FolderState, OutputFolder, RUN_SUMMARY, only_files,
+};
 pub use identity::{Change, RunIdentity};
 pub use journal::{
-    Commit, CommitError, Counts, FileIndex, Journal, PlacedFile, Recovered, StartError, altered_files,
+    BeginError, Commit, CommitError, Counts, FileIndex, Journal, PlacedFile, Recovered, altered_files,
 };
 pub use layout::is_foreign;
 pub use lock::OpenError;
 pub use number_set::NumberSet;
 pub use object_output::{ObjectOutput, StoredObject};
 pub use record_lines::{RecordHead, each_record};
-pub use sorter::{Merge, Sorter};
+pub use sorter::{MergedRuns, Sorter};
 pub use task_journal::{TaskEnded, TaskJournal, TaskRecord, TaskStarted};

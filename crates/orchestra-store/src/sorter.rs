@@ -59,12 +59,12 @@ impl Sorter {
     }
 
     /// All records, sorted.
-    pub fn finish(mut self) -> io::Result<Merge> {
+    pub fn finish(mut self) -> io::Result<MergedRuns> {
         let mut last = Vec::with_capacity(self.bytes.len() + self.records.len() * 4);
         self.write_sorted(&mut last)?;
         let last: Box<dyn Read> = Box::new(Cursor::new(last));
         let spilled = self.levels.into_iter().flatten().map(read_run);
-        Merge::new(std::iter::once(Ok(last)).chain(spilled))
+        MergedRuns::new(std::iter::once(Ok(last)).chain(spilled))
     }
 
     fn spill(&mut self) -> io::Result<()> {
@@ -94,7 +94,7 @@ impl Sorter {
             return Ok(());
         }
         let mut out = BufWriter::new(tempfile::tempfile_in(&self.spill_folder)?);
-        for record in Merge::new(self.levels[level].drain(..).map(read_run))? {
+        for record in MergedRuns::new(self.levels[level].drain(..).map(read_run))? {
             write_record(&mut out, &record?)?;
         }
         self.add_run(level + 1, out.into_inner().map_err(io::IntoInnerError::into_error)?)
@@ -102,12 +102,12 @@ impl Sorter {
 }
 
 /// Records in the order of their bytes, from several sorted runs.
-pub struct Merge {
+pub struct MergedRuns {
     runs: Vec<Box<dyn Read>>,
     heads: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
 }
 
-impl Merge {
+impl MergedRuns {
     fn new(runs: impl Iterator<Item = io::Result<Box<dyn Read>>>) -> io::Result<Self> {
         let mut merge = Self { runs: runs.collect::<io::Result<_>>()?, heads: BinaryHeap::new() };
         for run in 0..merge.runs.len() {
@@ -129,7 +129,7 @@ impl Merge {
     }
 }
 
-impl Iterator for Merge {
+impl Iterator for MergedRuns {
     type Item = io::Result<Vec<u8>>;
 
     fn next(&mut self) -> Option<Self::Item> {

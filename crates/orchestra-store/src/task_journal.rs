@@ -12,7 +12,7 @@ use orchestra_core::tasks::TaskMetrics;
 
 use crate::journal::append_file::AppendFile;
 use crate::journal::entry::decode;
-use crate::journal::frame::{FrameReader, LogEnd};
+use crate::journal::frame::{LogEnd, LogFrames};
 use crate::journal::log::Log;
 use crate::layout::PRIVATE;
 
@@ -163,7 +163,7 @@ fn note_end(records: &mut BTreeMap<String, TaskRecord>, ended: TaskEnded) {
 
 /// The records, and where the last whole entry ends.
 fn read_all(file: File) -> io::Result<(BTreeMap<String, TaskRecord>, LogEnd)> {
-    let mut reader = FrameReader::new(file)?;
+    let mut reader = LogFrames::new(file)?;
     let mut records = BTreeMap::new();
     let mut end = LogEnd::START;
     while let Some((kind, body)) = reader.next()? {

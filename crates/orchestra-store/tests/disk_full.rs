@@ -14,7 +14,9 @@ use common::{
     no_stray_parts, parts, rows_in, scratch, seal, start,
 };
 use orchestra_core::ItemId;
-use orchestra_store::{Commit, CommitError, FileIndex, Journal, OutputFolder, PlacedFile, StartError, State};
+use orchestra_store::{
+    BeginError, Commit, CommitError, FileIndex, FolderState, Journal, OutputFolder, PlacedFile,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 fn limit_files_to(bytes: Option<u64>) {
@@ -259,11 +261,11 @@ fn every_byte_of_the_first_entry() {
             assert!(room > 20);
             return;
         }
-        assert!(matches!(begun, Err(StartError::Io { .. })), "{begun:?}");
+        assert!(matches!(begun, Err(BeginError::Io { .. })), "{begun:?}");
         let left = fs::read_dir(dir.path().join(".orchestra")).unwrap().map(|entry| entry.unwrap());
         let left: Vec<_> = left.filter(|entry| entry.metadata().unwrap().len() > 0).collect();
         assert_eq!(left.len(), 1, "the lock is left, and nothing with text in it: {left:?}");
-        assert_eq!(OutputFolder::open(dir.path()).unwrap().state(), State::Fresh);
+        assert_eq!(OutputFolder::open(dir.path()).unwrap().state(), FolderState::Fresh);
         let mut journal = start(dir.path());
         journal.commit(&next_group()).unwrap();
         assert_eq!(audit(dir.path(), &journal).len(), 12);
@@ -286,7 +288,7 @@ fn every_byte_of_going_on() {
                 assert!(room > 8);
                 return;
             }
-            Err(error) => assert!(matches!(error, StartError::Io { .. }), "{error:?}"),
+            Err(error) => assert!(matches!(error, BeginError::Io { .. }), "{error:?}"),
         }
         assert_eq!(len(&journal_of(dir.path())), full, "with room for {room} bytes");
     }

@@ -19,4 +19,4 @@ pub use claim::holders;
 pub use descendants::{OfTree, is_stopped, kill_tree, trees};
 pub use group::kill_control_group;
 pub use keep::main;
-pub use messages::{Ended, Group, KEEPER, Order, Report, ToKeeper};
+pub use messages::{CommandEnd, CommandGroup, CommandOrder, KEEPER, Report, ToKeeper};

@@ -73,12 +73,13 @@ pub use orchestra_plan::{
 };
 pub use orchestra_runtime::{
     Counter, DeviceOptions, DeviceStats, DeviceStatus, DeviceUse, Earlier, EngineSpec, EngineVersion,
-    Engines, EventHook, ExitKind, Found, GroupOwner, HistogramReading, ItemCounts, KnownTask, Launched,
-    Launcher, LiveWorker, LiveWorkers, LoaderStatus, Meter, OutputReport, PipelineStats, PipelineStatus,
-    Prepared, ProcessError, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunStatus,
-    StageOnDevice, StageStats, StageStatus, StartFlowError, StartRunError, Stats, StopHandle, TaskBoard,
-    TaskReport, TaskStanding, Timeouts, WorkerEvent, WorkerMemory, WorkerProcess, WorkerUse, actor_runtime,
-    best_task, command_bounds, commands_live, expand_of, failure_causes, known_tasks, running_commands,
+    Engines, EventHook, ExitKind, FoundResults, GroupOwner, HistogramReading, ItemCounts, KnownTask,
+    Launched, Launcher, LiveWorker, LiveWorkers, LoaderStatus, Meter, OutputReport, PipelineStats,
+    PipelineStatus, Prepared, ProcessError, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome,
+    RunStatus, StageOnDevice, StageStats, StageStatus, StartFlowError, StartRunError, Stats, StopHandle,
+    TaskBoard, TaskReport, TaskStanding, Timeouts, WorkerEvent, WorkerMemory, WorkerProcess, WorkerUse,
+    actor_runtime, best_task, command_bounds, commands_live, expand_of, failure_causes, known_tasks,
+    running_commands,
     trace::{self, Tracer},
 };
 pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, TaskRecord, only_files};

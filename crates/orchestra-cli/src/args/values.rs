@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// `--set KEY=VALUE`
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Setting {
+pub struct SetArg {
     pub key: String,
     /// TOML, or plain text; which of them, the planner finds out.
     pub value: String,
@@ -15,14 +15,14 @@ pub struct Setting {
 pub struct Every(pub Option<Duration>);
 
 /// `table.key=value`
-pub fn setting(text: &str) -> Result<Setting, String> {
+pub fn setting(text: &str) -> Result<SetArg, String> {
     let expected = "expected `table.key=value`, for example `stages.classify.batch.max=16`";
     let Some((key, value)) = text.split_once('=') else { return Err(format!("it has no `=`; {expected}")) };
     let key = key.trim();
     if key.split('.').any(|name| name.trim().is_empty()) {
         return Err(format!("`{key}` is no key; {expected}"));
     }
-    Ok(Setting { key: key.to_owned(), value: value.trim().to_owned() })
+    Ok(SetArg { key: key.to_owned(), value: value.trim().to_owned() })
 }
 
 pub fn rounds(text: &str) -> Result<usize, String> {

@@ -20,7 +20,7 @@ use crate::batch::completion::Completion;
 use crate::batch::open_outputs::OpenRoom;
 use crate::batch::output_slots::OutputSlots;
 use crate::batch::row_values::RowValues;
-use crate::batch::slot_pool::{FilledSlot, SlotPool, Watch};
+use crate::batch::slot_pool::{FilledSlot, SlotEvent, SlotPool};
 use crate::context::RunContext;
 use crate::fleet::worker::{WorkerOrder, WorkerOrders};
 use crate::messages::{BatcherMsg, CompletedBatch};
@@ -208,14 +208,14 @@ impl BatcherState {
     fn watch_and_look(&self, now: Duration) -> bool {
         let Some(pool) = &self.pool else { return false };
         let watch = if self.drained || self.ledger.idle_workers(now) > 0 {
-            Watch::Openings
+            SlotEvent::Openings
         } else if self.ledger.has_room() {
-            Watch::Filled
+            SlotEvent::Filled
         } else {
-            Watch::Nothing
+            SlotEvent::Nothing
         };
         pool.watch(watch);
-        watch != Watch::Nothing && pool.has_filled()
+        watch != SlotEvent::Nothing && pool.has_filled()
     }
 
     /// Every batch has its end. A slot that is still held here would never come back.

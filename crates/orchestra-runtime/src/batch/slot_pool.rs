@@ -25,7 +25,7 @@ use crate::trace::SlotTokens;
 /// What the batcher has a use for, and is told of when it happens. Telling wakes a thread, which costs more than filling a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Watch {
+pub enum SlotEvent {
     /// Nothing: every worker has all that it may hold.
     Nothing,
     /// Filled slots: there is a worker to send one to.
@@ -123,7 +123,7 @@ impl SlotPool {
             open_since: AtomicU64::new(0),
             open_size: Mutex::default(),
             filled: Mutex::default(),
-            watch: AtomicU8::new(Watch::Openings as u8),
+            watch: AtomicU8::new(SlotEvent::Openings as u8),
             freed: Notify::new(),
             in_use,
             notify,
@@ -178,7 +178,7 @@ impl SlotPool {
         // Lost wake-ups: this thread opens the slot in `claims`, then loads `self.watch` in `tell`; the batcher stores `self.watch`, then loads
         // the open slot in `open_batch`. All four are `SeqCst`, so `tell` notifies the batcher, or `open_batch` gives it the slot.
         if opened {
-            self.tell(Watch::Openings);
+            self.tell(SlotEvent::Openings);
         }
         Some(lease)
     }
@@ -192,11 +192,11 @@ impl SlotPool {
     }
 
     /// What the batcher is told of from now on. What has happened by now it has to look for itself, after this.
-    pub fn watch(&self, watch: Watch) {
+    pub fn watch(&self, watch: SlotEvent) {
         self.watch.store(watch as u8, Ordering::SeqCst);
     }
 
-    fn tell(&self, event: Watch) {
+    fn tell(&self, event: SlotEvent) {
         if self.watch.load(Ordering::SeqCst) >= event as u8 {
             (self.notify)();
         }
@@ -260,7 +260,7 @@ impl SlotPool {
         let filled = self.clock.now();
         locked(&self.filled).push_back(Filled { slot, tokens, n_tokens, reason, opened, filled });
         // A `watch` after this is followed by a look for filled slots, which finds this one.
-        self.tell(Watch::Filled);
+        self.tell(SlotEvent::Filled);
     }
 
     fn release(&self, slot: SlotId) {

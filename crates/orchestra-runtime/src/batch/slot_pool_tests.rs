@@ -173,9 +173,9 @@ fn only_what_is_watched_for_is_told_and_nothing_is_lost_of_the_rest() {
         told.push(events.try_iter().count());
         told
     };
-    assert_eq!(told(Watch::Openings), [1, 1]);
-    assert_eq!(told(Watch::Filled), [0, 1]);
-    assert_eq!(told(Watch::Nothing), [0, 0]);
+    assert_eq!(told(SlotEvent::Openings), [1, 1]);
+    assert_eq!(told(SlotEvent::Filled), [0, 1]);
+    assert_eq!(told(SlotEvent::Nothing), [0, 0]);
     assert_eq!(all_filled(&pool).len(), 3);
 }
 
@@ -189,9 +189,9 @@ fn who_says_what_it_waits_for_and_then_looks_misses_no_slot() {
     std::thread::scope(|scope| {
         scope.spawn(|| (0..ITEMS).for_each(|i| pool.claim().unwrap().publish(ticket(i))));
         while seen < ITEMS {
-            pool.watch(Watch::Nothing);
+            pool.watch(SlotEvent::Nothing);
             seen += all_filled(&pool).len() as u64;
-            pool.watch(Watch::Filled);
+            pool.watch(SlotEvent::Filled);
             if !pool.has_filled() && seen < ITEMS {
                 events.recv_timeout(Duration::from_secs(60)).expect("it is told of the next slot");
             }

@@ -40,7 +40,7 @@ pub struct DeviceUse {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct UseTally {
     usage: DeviceUse,
     utilization: Mean,
     milliwatts: Mean,
@@ -68,7 +68,7 @@ impl Mean {
     }
 }
 
-impl Tally {
+impl UseTally {
     pub(crate) fn usage(&self) -> DeviceUse {
         DeviceUse {
             utilization_mean: self.utilization.get(),
@@ -144,12 +144,12 @@ mod tests {
 
     #[test]
     fn nothing_seen_is_nothing_known() {
-        assert_eq!(Tally::default().usage(), DeviceUse::default());
+        assert_eq!(UseTally::default().usage(), DeviceUse::default());
     }
 
     #[test]
     fn means_are_over_the_looks_that_told_and_maxima_stay() {
-        let mut tally = Tally::default();
+        let mut tally = UseTally::default();
         tally.gpu(&gpu(1, Some(0), Some(50_000)));
         tally.gpu(&gpu(7, Some(100), Some(150_000)));
         tally.gpu(&gpu(9, None, None));
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn the_time_of_workers_that_are_gone_still_counts() {
-        let mut tally = Tally::default();
+        let mut tally = UseTally::default();
         let on_gpu = |pid, gib| GpuProcess { pid, memory: Some(gib * GIB) };
         tally.processes(vec![worker(1, 2, 5), worker(2, 3, 1)], &[on_gpu(101, 4), on_gpu(999, 20)], true);
         tally.processes(vec![worker(2, 1, 4)], &[GpuProcess { pid: 102, memory: None }], true);

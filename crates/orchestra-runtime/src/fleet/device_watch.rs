@@ -18,7 +18,7 @@ use orchestra_machine::{Gpu, GpuProbe, ProbeError};
 use orchestra_plan::Plan;
 
 use crate::context::RunContext;
-use crate::fleet::device_use::{DeviceUse, Tally, WorkerUse};
+use crate::fleet::device_use::{DeviceUse, UseTally, WorkerUse};
 use crate::fleet::live_workers::LiveWorker;
 
 /// A driver that does not know a GPU any more has to say so this often in a row; one that calls it lost is believed at once.
@@ -66,7 +66,7 @@ struct Watched {
     /// The driver has known it: when the run was planned, or at a look.
     is_known: bool,
     latest: Option<Gpu>,
-    tally: Tally,
+    tally: UseTally,
     lost: Option<String>,
     when_lost: Option<WhenLost>,
     missing: u32,

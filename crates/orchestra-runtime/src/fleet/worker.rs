@@ -34,7 +34,7 @@ use crate::child::{Child, FrameSender};
 use crate::events::WorkerEvent;
 use crate::fleet::handshake;
 use crate::fleet::unanswered_runs::UnansweredRuns;
-use crate::fleet::worker_deadlines::{Clocks, LoadLimit, Phase, Running, TICK};
+use crate::fleet::worker_deadlines::{Clocks, LoadLimit, Phase, RunningBatch, TICK};
 use crate::messages::{BatcherMsg, DeviceMsg};
 use crate::panics::caught;
 use crate::trace::WorkerStep;
@@ -291,7 +291,7 @@ impl Life {
         let (timeout, called) = (limits.batch_timeout, limits.called("load_timeout"));
         let load = LoadLimit { timeout: limits.load_timeout, called: &called };
         // They begin in their order, so no other one has run for longer.
-        let batch = self.unanswered.begun().next().map(|(_, begun)| Running { begun, timeout });
+        let batch = self.unanswered.begun().next().map(|(_, begun)| RunningBatch { begun, timeout });
         let is_busy = self.phase == Phase::Greeted || batch.is_some();
         if is_busy && !self.args.serve.engine.beats_while_busy() {
             self.clocks.sign_of_life = now;

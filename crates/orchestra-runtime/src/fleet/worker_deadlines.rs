@@ -40,7 +40,7 @@ pub struct LoadLimit<'a> {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Running {
+pub struct RunningBatch {
     pub begun: Duration,
     pub timeout: Duration,
 }
@@ -64,7 +64,7 @@ impl Clocks {
         phase: Phase,
         timeouts: &Timeouts,
         load: LoadLimit<'_>,
-        batch: Option<Running>,
+        batch: Option<RunningBatch>,
         now: Duration,
     ) -> Option<WorkerExit> {
         let gap = now.saturating_sub(std::mem::replace(&mut self.last_look, now));
@@ -74,7 +74,7 @@ impl Clocks {
             return None;
         }
         let in_phase = now.saturating_sub(self.phase);
-        let is_late = |r: Running| now.saturating_sub(r.begun.max(self.awake)) > r.timeout;
+        let is_late = |r: RunningBatch| now.saturating_sub(r.begun.max(self.awake)) > r.timeout;
         let silence = now.saturating_sub(self.sign_of_life);
         // A process that was frozen runs out of time as well; that is not the fault of its batch, and shows after a while.
         let is_alive = silence <= TICK * 4;
@@ -99,7 +99,7 @@ mod tests {
 
     const LOAD: LoadLimit<'_> =
         LoadLimit { timeout: Duration::from_secs(600), called: "limits.load_timeout" };
-    const BATCH: Running = Running { begun: Duration::ZERO, timeout: Duration::from_secs(60) };
+    const BATCH: RunningBatch = RunningBatch { begun: Duration::ZERO, timeout: Duration::from_secs(60) };
 
     #[test]
     fn a_load_that_waits_for_others_has_time_and_not_for_ever() {
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn a_frozen_worker_is_silent_and_not_hung_whatever_time_its_batch_has() {
         for seconds in [2, 3, 4] {
-            let batch = Some(Running { timeout: Duration::from_secs(seconds), ..BATCH });
+            let batch = Some(RunningBatch { timeout: Duration::from_secs(seconds), ..BATCH });
             let mut clocks = Clocks::start(Duration::ZERO);
             let frozen = (1..=40).find_map(|n| {
                 let at = TICK * n;

@@ -39,7 +39,7 @@ use super::token::{PartPath, Token};
 use super::value_room::ValueRoom;
 use crate::batch::slot_pool::{RowLease, SlotPool};
 use crate::context::RunContext;
-use crate::messages::{BatcherMsg, EndedRows, Record, TokenEnd};
+use crate::messages::{BatcherMsg, EndedRows, SinkRecord, TokenEnd};
 
 #[derive(Clone)]
 pub struct BatchTarget {
@@ -342,7 +342,7 @@ impl Chain {
             Bytes::from(std::mem::take(&mut out.text))
         };
         let end = |(ticket, End { share, records, failure }): (Ticket, End<RecordRange>)| {
-            let record = |r: RecordRange| Record { to: r.to, bytes: text.slice(r.bytes), file: r.file };
+            let record = |r: RecordRange| SinkRecord { to: r.to, bytes: text.slice(r.bytes), file: r.file };
             let records = records.into_iter().map(record).collect();
             TokenEnd { ticket, end: End { share, records, failure } }
         };

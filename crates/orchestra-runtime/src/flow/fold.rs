@@ -13,7 +13,7 @@ use ractor::ActorRef;
 use tokio::runtime::Handle;
 
 use super::chain::{Chain, Outcome};
-use super::fold_target::{FoldPart, Gather};
+use super::fold_target::{FoldPart, GatherParts};
 use super::token::{PartPath, Token};
 use crate::context::RunContext;
 use crate::messages::PipelineMsg;
@@ -85,7 +85,7 @@ impl FoldStage {
     }
 }
 
-impl Gather for FoldStage {
+impl GatherParts for FoldStage {
     fn parts(&self, parts: Vec<FoldPart>) {
         let work = &self.0;
         let lost = {

@@ -10,7 +10,7 @@ use orchestra_core::lineage::Share;
 use super::token::{PartPath, Token};
 
 /// Takes the parts of a fold. Any thread may call it, and it never waits.
-pub trait Gather: Send + Sync {
+pub trait GatherParts: Send + Sync {
     /// Parts have come to their ends.
     fn parts(&self, parts: Vec<FoldPart>);
 
@@ -29,7 +29,7 @@ pub struct FoldPart {
 #[derive(Clone)]
 pub struct FoldTarget {
     pub stage: StageId,
-    pub fold: Arc<dyn Gather>,
+    pub fold: Arc<dyn GatherParts>,
     /// Which of the ways of a join is meant; `None`: it takes parts.
     pub way: Option<Part>,
     /// The folds behind it, which wait for the row that it makes.

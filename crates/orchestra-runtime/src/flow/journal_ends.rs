@@ -20,7 +20,9 @@ use crate::flow::failures::{failure_line, failure_record};
 use crate::flow::file_name::index_line;
 use crate::flow::result_files::{FAILURES_FILE, reduce_file, sink_file};
 use crate::flow::ticket::Ticket;
-use crate::messages::{EndedRows, PipelineMsg, Record, RecordTo, SourceMsg, Stopped, TokenEnd, WholeItems};
+use crate::messages::{
+    EndedRows, PipelineMsg, RecordTo, SinkRecord, SourceMsg, Stopped, TokenEnd, WholeItems,
+};
 use crate::trace::{EndedItems, MaybeFailed, id_in_logs};
 
 /// The ends of the items of one pipeline of a run.
@@ -38,7 +40,7 @@ pub struct JournalEnds {
 }
 
 struct EndsState {
-    lineages: HashMap<SourceId, Lineage<Ticket, Record>>,
+    lineages: HashMap<SourceId, Lineage<Ticket, SinkRecord>>,
     limit_reported: Option<Stopped>,
     is_closed: bool,
 }
@@ -119,7 +121,7 @@ impl JournalEnds {
         &self,
         me: Arc<Self>,
         whole: Option<WholeItems>,
-        finished: Vec<Finished<Ticket, Record>>,
+        finished: Vec<Finished<Ticket, SinkRecord>>,
     ) -> CommitJob {
         let handed = self.context.tracer.is_on().then(|| self.context.clock.now());
         let (mut commit, mut counts) = (Commit::default(), CommitCounts::default());
@@ -137,7 +139,7 @@ impl JournalEnds {
             count(&mut counts.by_source, ticket.id().source);
             match ending {
                 Ending::Done(records) => {
-                    for Record { to, bytes, file: name } in records {
+                    for SinkRecord { to, bytes, file: name } in records {
                         let file = self.file_of(to);
                         let Some((name, folder)) = name.zip(self.folder_of(to)) else {
                             append(&mut commit.appends, file, &bytes);

@@ -15,7 +15,7 @@ pub mod thread;
 pub mod work;
 
 pub use alone::{AloneTurn, AloneTurns};
-pub use child::Lost;
+pub use child::LostLoader;
 pub use process::LoadedItem;
 pub use readable_places::ReadablePlaces;
 pub use sent_values::{Cell, CellType, out_of_order};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use orchestra_core::data::{TensorView, Value};
 use orchestra_core::{DType, SourceId};
-use orchestra_store::{OutputFolder, RunIdentity, State};
+use orchestra_store::{FolderState, OutputFolder, RunIdentity};
 
 use super::*;
 use crate::fault_tests::fake_plan::plan_of_text;
@@ -60,7 +60,7 @@ fn open(plan: &Plan) -> Journal {
         RunIdentity { run_id: "r".into(), workflow: "w".into(), fingerprint: Vec::new(), started_unix_ms: 0 };
     let (folder, files) = (OutputFolder::open(&plan.output).unwrap(), result_files(plan));
     match folder.state() {
-        State::Fresh => Journal::begin(folder, &identity, &files).unwrap(),
+        FolderState::Fresh => Journal::begin(folder, &identity, &files).unwrap(),
         _ => Journal::resume(folder, &identity, &files).unwrap(),
     }
 }

@@ -12,7 +12,7 @@ use crate::flow::chain::Chain;
 use crate::flow::endpoints::{Endpoints, Intake};
 use crate::flow::ends::{Ends, WhenClosed, WhenWritten};
 use crate::flow::ticket::{Ticket, Tickets, TicketsBuilder};
-use crate::messages::{EndedRows, PipelineEnd, PipelineMsg, Record, SourceMsg, TokenEnd};
+use crate::messages::{EndedRows, PipelineEnd, PipelineMsg, SinkRecord, SourceMsg, TokenEnd};
 
 pub struct RequestEndpoints(pub Arc<Requests>);
 
@@ -89,7 +89,7 @@ struct ReplyEnds {
 }
 
 struct EndsState {
-    lineage: Lineage<Ticket, Record>,
+    lineage: Lineage<Ticket, SinkRecord>,
     source: Option<ActorRef<SourceMsg>>,
     is_closed: bool,
 }

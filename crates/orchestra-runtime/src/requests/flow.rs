@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use super::endpoints::RequestEndpoints;
-use super::waiting::{Answer, Pending, ReplyRecord, Requests};
+use super::waiting::{PendingRequest, ReplyRecord, RequestEnd, Requests};
 use crate::account::meter::{Meter, Remains};
 use crate::account::status::RunStatus;
 use crate::context::{RunContext, RunOptions};
@@ -244,7 +244,7 @@ impl Flow {
         admitted: &Arc<OwnedSemaphorePermit>,
         name: &str,
         row: Row<'_>,
-    ) -> Option<Pending<'_>> {
+    ) -> Option<PendingRequest<'_>> {
         let _turn = self.turn.lock().await;
         let lease = chain.only_batch()?.claim_async().await?;
         let pending = self.requests.direct(admitted, chain, name)?;
@@ -282,14 +282,14 @@ impl Flow {
     }
 
     /// `None`: it is to be asked again.
-    async fn answer(&self, pending: Pending<'_>) -> Result<Option<Vec<ReplyRecord>>, ProcessError> {
+    async fn answer(&self, pending: PendingRequest<'_>) -> Result<Option<Vec<ReplyRecord>>, ProcessError> {
         match pending.answered().await {
-            Some(Answer::Done(mut records)) => {
+            Some(RequestEnd::Done(mut records)) => {
                 records.sort_by_key(|record| record.sink);
                 Ok(Some(records))
             }
-            Some(Answer::Failed(failure)) => Err(ProcessError::Failed(failure)),
-            Some(Answer::Again) => Ok(None),
+            Some(RequestEnd::Failed(failure)) => Err(ProcessError::Failed(failure)),
+            Some(RequestEnd::Again) => Ok(None),
             None => Err(ProcessError::Over(self.requests.why_over())),
         }
     }

@@ -14,7 +14,7 @@ use crate::account::stats::CommitCounts;
 use crate::context::RunContext;
 use crate::flow::chain::Chain;
 use crate::flow::ticket::{Content, Ticket};
-use crate::messages::{Record, RecordTo};
+use crate::messages::{RecordTo, SinkRecord};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplyRecord {
@@ -23,7 +23,7 @@ pub struct ReplyRecord {
     pub bytes: Bytes,
 }
 
-pub enum Answer {
+pub enum RequestEnd {
     Done(Vec<ReplyRecord>),
     Failed(Failure),
     /// Its pipeline fell over, and is built anew: it is to be asked again.
@@ -65,27 +65,27 @@ struct Waiting {
 struct Asked {
     ticket: Ticket,
     /// `None`: the one who asked has gone.
-    answer: Option<oneshot::Sender<Answer>>,
+    answer: Option<oneshot::Sender<RequestEnd>>,
     /// Its source has handed it out.
     is_handed: bool,
     _admitted: Arc<OwnedSemaphorePermit>,
 }
 
 /// A request that waits for its answer. Dropping it withdraws the request.
-pub struct Pending<'a> {
+pub struct PendingRequest<'a> {
     requests: &'a Requests,
     pub ticket: Ticket,
-    answer: oneshot::Receiver<Answer>,
+    answer: oneshot::Receiver<RequestEnd>,
 }
 
-impl Pending<'_> {
+impl PendingRequest<'_> {
     /// `None`: the flow is over.
-    pub async fn answered(mut self) -> Option<Answer> {
+    pub async fn answered(mut self) -> Option<RequestEnd> {
         (&mut self.answer).await.ok()
     }
 }
 
-impl Drop for Pending<'_> {
+impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
         self.requests.withdraw(&self.ticket);
     }
@@ -121,7 +121,7 @@ impl Requests {
         name: &str,
         content: Content,
         then: impl FnOnce(&mut Waiting, &Ticket),
-    ) -> Option<Pending<'_>> {
+    ) -> Option<PendingRequest<'_>> {
         let (sender, answer) = oneshot::channel();
         let mut waiting = locked(&self.state);
         let is_current = |standing: &Standing| {
@@ -141,7 +141,7 @@ impl Requests {
         };
         waiting.asked.insert(id.index, asked);
         then(&mut waiting, &ticket);
-        Some(Pending { requests: self, ticket, answer })
+        Some(PendingRequest { requests: self, ticket, answer })
     }
 
     /// An item that loaders take, in the order of these calls.
@@ -151,7 +151,7 @@ impl Requests {
         chain: &Arc<Chain>,
         name: &str,
         content: Content,
-    ) -> Option<Pending<'_>> {
+    ) -> Option<PendingRequest<'_>> {
         self.register(admitted, chain, name, content, |waiting, ticket| {
             waiting.queue.push_back(ticket.clone());
             waiting.news.iter().for_each(|news| news());
@@ -164,7 +164,7 @@ impl Requests {
         admitted: &Arc<OwnedSemaphorePermit>,
         chain: &Arc<Chain>,
         name: &str,
-    ) -> Option<Pending<'_>> {
+    ) -> Option<PendingRequest<'_>> {
         let pending = self.register(admitted, chain, name, Content::Row(Vec::new()), |_, _| {})?;
         self.context.stats.handed.add(1);
         self.context.stats.pipeline_of(self.source).handed.add(1);
@@ -203,7 +203,7 @@ impl Requests {
     }
 
     /// Answers each of these once. How many of them the source had handed out.
-    pub fn finish(&self, finished: Vec<Finished<Ticket, Record>>) -> u64 {
+    pub fn finish(&self, finished: Vec<Finished<Ticket, SinkRecord>>) -> u64 {
         let (mut counts, mut handed) = (CommitCounts::default(), 0);
         let mut answers = Vec::with_capacity(finished.len());
         let mut waiting = locked(&self.state);
@@ -218,14 +218,14 @@ impl Requests {
             let answer = match ending {
                 Ending::Done(records) => {
                     counts.done += 1;
-                    Answer::Done(records.into_iter().filter_map(record).collect())
+                    RequestEnd::Done(records.into_iter().filter_map(record).collect())
                 }
                 Ending::Failed(failure) => {
                     counts.failed += 1;
                     let stages = &self.context.plan.stages;
                     let stage = stages.iter().position(|stage| stage.name == failure.stage);
                     counts.failures.extend(stage.map(|at| (StageId(at as u16), failure.kind)));
-                    Answer::Failed(failure)
+                    RequestEnd::Failed(failure)
                 }
             };
             answers.push((asked, answer));
@@ -268,7 +268,7 @@ impl Requests {
         let asked = std::mem::take(&mut waiting.asked);
         drop(waiting);
         for answer in asked.into_values().filter_map(|asked| asked.answer) {
-            drop(answer.send(Answer::Again)); // Dropped meanwhile.
+            drop(answer.send(RequestEnd::Again)); // Dropped meanwhile.
         }
     }
 
@@ -311,7 +311,7 @@ impl Requests {
 }
 
 /// A record of a reduce belongs to a run; a plan of requests has none.
-fn record(record: Record) -> Option<ReplyRecord> {
+fn record(record: SinkRecord) -> Option<ReplyRecord> {
     match record.to {
         RecordTo::Sink(sink) => Some(ReplyRecord { sink, bytes: record.bytes }),
         RecordTo::Reduce(_) => None,

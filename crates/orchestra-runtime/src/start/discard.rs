@@ -5,17 +5,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use orchestra_plan::{BEST_FOLDER, Plan, TASKS_FOLDER};
-use orchestra_store::{DiscardError, OutputFolder, State, TaskJournal};
+use orchestra_store::{DiscardError, FolderState, OutputFolder, TaskJournal};
 
 use super::StartRunError;
 use super::error::discard_error;
-use super::past::{Found, finished_in};
+use super::past::{FoundResults, finished_in};
 use crate::flow::part_file::part_files;
 use crate::flow::result_files::result_files;
 use crate::flow::uploads::is_free;
 
 /// Discards all that an earlier run has left, also where no run can be seen: its journal may be lost, and its files are in the way.
-pub(super) fn discard(plan: &Plan, folder: &mut OutputFolder) -> Result<Found, StartRunError> {
+pub(super) fn discard(plan: &Plan, folder: &mut OutputFolder) -> Result<FoundResults, StartRunError> {
     // First: a start that is refused discards nothing.
     must_be_free(plan, "", true)?;
     let before = folder.state();
@@ -23,25 +23,25 @@ pub(super) fn discard(plan: &Plan, folder: &mut OutputFolder) -> Result<Found, S
         discard_tasks(&plan.output)?;
     }
     folder.discard().map_err(|error| discard_error(plan, error))?;
-    let mut unknown = if before == State::Fresh { with_text(plan) } else { Vec::new() };
+    let mut unknown = if before == FolderState::Fresh { with_text(plan) } else { Vec::new() };
     for (_, _, part) in part_files(plan) {
         fs::remove_file(&part)?;
         unknown.push(part);
     }
-    Ok(match before != State::Fresh || !unknown.is_empty() {
-        true => Found::Discarded { finished: finished_in(&before), unknown },
-        false => Found::Fresh,
+    Ok(match before != FolderState::Fresh || !unknown.is_empty() {
+        true => FoundResults::Discarded { finished: finished_in(&before), unknown },
+        false => FoundResults::Fresh,
     })
 }
 
 /// Lets this start replace results that are in the way of its sinks.
-pub(super) fn replace(plan: &Plan, folder: &mut OutputFolder) -> Result<Found, StartRunError> {
+pub(super) fn replace(plan: &Plan, folder: &mut OutputFolder) -> Result<FoundResults, StartRunError> {
     must_be_free(plan, "", true)?;
     for (_, _, part) in part_files(plan) {
         fs::remove_file(&part)?;
     }
     folder.replace_files();
-    Ok(Found::Fresh)
+    Ok(FoundResults::Fresh)
 }
 
 /// The folders of all tasks, with the outputs in them.

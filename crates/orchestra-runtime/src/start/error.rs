@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use orchestra_plan::Plan;
-use orchestra_store::{CommitError, DiscardError, ListError, OpenError, StartError, is_foreign};
+use orchestra_store::{BeginError, CommitError, DiscardError, ListError, OpenError, is_foreign};
 use ractor::SpawnErr;
 use thiserror::Error;
 
@@ -45,7 +45,7 @@ pub enum StartRunError {
     #[error("the earlier run in `{}` cannot be discarded: {error}", folder.display())]
     Discard { folder: PathBuf, error: DiscardError },
     #[error(transparent)]
-    Journal(#[from] StartError),
+    Journal(#[from] BeginError),
     /// The results cannot be made durable.
     #[error(transparent)]
     Commit(#[from] CommitError),
@@ -87,7 +87,7 @@ impl StartRunError {
     pub fn is_of_folder(&self) -> bool {
         match self {
             Self::Folder(OpenError::Io { source: error, .. })
-            | Self::Journal(StartError::Io { source: error, .. })
+            | Self::Journal(BeginError::Io { source: error, .. })
             | Self::Discard { error: DiscardError { source: error, .. }, .. }
             | Self::Tasks { error, .. } => is_foreign(error),
             _ => false,

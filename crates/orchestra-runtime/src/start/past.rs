@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use orchestra_plan::{Plan, is_output_of_task};
-use orchestra_store::{Change, OutputFolder, RunIdentity, State};
+use orchestra_store::{Change, FolderState, OutputFolder, RunIdentity};
 
 use super::StartRunError;
 use super::error::discard_error;
@@ -29,7 +29,7 @@ pub enum Earlier {
 
 /// What `prepare` found in the output folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum FoundResults {
     /// Nothing: a new run.
     Fresh,
     /// The run was discarded as asked.
@@ -68,7 +68,8 @@ impl Past {
     ) -> Result<Self, StartRunError> {
         let mut now = new_identity(plan);
         // What a run of tasks alone has left goes on beside whatever the file has now: it is the same run.
-        if let State::Unfinished { identity, .. } | State::Finished { identity, .. } = folder.state()
+        if let FolderState::Unfinished { identity, .. } | FolderState::Finished { identity, .. } =
+            folder.state()
             && !identity.changes(&now).is_empty()
             && plan.late.is_none()
             && folder.forget_without_items().map_err(|error| discard_error(plan, error))?
@@ -80,10 +81,10 @@ impl Past {
         // A finished run without the account of that end could not write it: it goes on, with nothing left to do but that.
         let has_account = |code: &i32| code_of_account(&plan.output) == Some(*code);
         let (identity, code) = match state {
-            State::Fresh => (None, None),
-            State::Unfinished { identity, .. } => (Some(identity), None),
-            State::Finished { identity, code, .. } => (Some(identity), Some(code).filter(has_account)),
-            State::Unreadable(why) => {
+            FolderState::Fresh => (None, None),
+            FolderState::Unfinished { identity, .. } => (Some(identity), None),
+            FolderState::Finished { identity, code, .. } => (Some(identity), Some(code).filter(has_account)),
+            FolderState::Unreadable(why) => {
                 return Err(StartRunError::Unreadable { folder: plan.output.clone(), why });
             }
         };
@@ -145,10 +146,10 @@ fn code_of_account(output: &Path) -> Option<i32> {
     account.get("exit_code")?.as_i64()?.try_into().ok()
 }
 
-pub(super) fn finished_in(state: &State) -> u64 {
+pub(super) fn finished_in(state: &FolderState) -> u64 {
     match state {
-        State::Unfinished { counts, .. } | State::Finished { counts, .. } => counts.total(),
-        State::Fresh | State::Unreadable(_) => 0,
+        FolderState::Unfinished { counts, .. } | FolderState::Finished { counts, .. } => counts.total(),
+        FolderState::Fresh | FolderState::Unreadable(_) => 0,
     }
 }
 

@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use orchestra_plan::Plan;
-use orchestra_store::{Commit, CommitError, Journal, OutputFolder, RunIdentity, StartError};
+use orchestra_store::{BeginError, Commit, CommitError, Journal, OutputFolder, RunIdentity};
 
 use super::discard::{discard, must_be_free, replace};
 use super::error::tasks_error;
 use super::lists::Lists;
-use super::past::{Earlier, Found, Past, in_words, version_changed};
+use super::past::{Earlier, FoundResults, Past, in_words, version_changed};
 use super::{Prepared, StartRunError};
 use crate::child::spawn::ProcessLauncher;
 use crate::context::EngineVersion;
@@ -46,7 +46,7 @@ pub fn prepare(
     let discarded = match earlier {
         Earlier::Discard => discard(&plan, &mut folder)?,
         Earlier::Replace => replace(&plan, &mut folder)?,
-        Earlier::GoOn | Earlier::RetryFailed => Found::Fresh,
+        Earlier::GoOn | Earlier::RetryFailed => FoundResults::Fresh,
     };
 
     let fresh = matches!(earlier, Earlier::Discard | Earlier::Replace);
@@ -85,7 +85,7 @@ pub fn prepare(
     let finished = journal.counts().total();
     let is_known = finished > 0 || tasks_done > 0 || !tasks_again.is_empty();
     let found = match past.code.is_some() || is_known {
-        true => Found::Resumed { finished, new_items, retried, tasks_done, tasks_again },
+        true => FoundResults::Resumed { finished, new_items, retried, tasks_done, tasks_again },
         false => discarded,
     };
     let run_id = identity.run_id.clone();
@@ -93,13 +93,13 @@ pub fn prepare(
 }
 
 /// A part file of a number that the run has not given: a reader of all parts would take it for one of them.
-fn refuse_strange_part(plan: &Plan, journal: &Journal, goes_on: bool) -> Result<(), StartError> {
+fn refuse_strange_part(plan: &Plan, journal: &Journal, goes_on: bool) -> Result<(), BeginError> {
     let is_strange =
         |(sink, number, _): &(usize, u64, PathBuf)| *number >= journal.n_part_files(sink_file(*sink));
     match part_files(plan).into_iter().find(is_strange) {
         None => Ok(()),
-        Some((.., strange)) if goes_on => Err(StartError::UnknownPart(strange)),
-        Some((.., strange)) => Err(StartError::InTheWay(strange)),
+        Some((.., strange)) if goes_on => Err(BeginError::UnknownPart(strange)),
+        Some((.., strange)) => Err(BeginError::InTheWay(strange)),
     }
 }
 
@@ -138,7 +138,7 @@ fn open_journal(
 ) -> Result<Journal, StartRunError> {
     if past.identity.is_none() {
         if let Some(full) = full_folder(plan).filter(|_| !fresh) {
-            return Err(StartError::InTheWay(full).into());
+            return Err(BeginError::InTheWay(full).into());
         }
         return Ok(Journal::begin(folder, identity, &result_files(plan))?);
     }

@@ -19,7 +19,7 @@ use crate::child::spawn::ProcessLauncher;
 use crate::context::RunContext;
 use crate::messages::{DeviceMsg, PipelineEnd, RootMsg};
 use crate::panics::caught;
-use crate::tasks::attempt::{Control, Outcome, Shared, attempt};
+use crate::tasks::attempt::{Control, Outcome, TasksShared, attempt};
 use crate::tasks::best::LastEnd;
 use crate::tasks::board::TaskStanding;
 use crate::tasks::command_watch::CommandWatch;
@@ -30,7 +30,7 @@ use crate::tasks::part_schedule;
 
 pub struct Tasks;
 
-pub struct TasksArgs {
+pub struct TasksActorArgs {
     pub context: Arc<RunContext>,
     pub launcher: ProcessLauncher,
     pub known: KnownTasks,
@@ -88,7 +88,7 @@ impl TasksProblem {
 }
 
 pub struct TasksState {
-    args: Arc<Shared>,
+    args: Arc<TasksShared>,
     root: ActorRef<RootMsg>,
     schedule: Schedule,
     devices: Vec<ActorRef<DeviceMsg>>,
@@ -112,14 +112,14 @@ pub struct TasksState {
 impl Actor for Tasks {
     type Msg = TasksMsg;
     type State = TasksState;
-    type Arguments = TasksArgs;
+    type Arguments = TasksActorArgs;
 
     async fn pre_start(
         &self,
         me: ActorRef<TasksMsg>,
-        args: TasksArgs,
+        args: TasksActorArgs,
     ) -> Result<TasksState, ActorProcessingErr> {
-        let TasksArgs { context, launcher, known, devices, root } = args;
+        let TasksActorArgs { context, launcher, known, devices, root } = args;
         let plan = &context.plan;
         let of_models = part_schedule::of_models(&context);
         let schedule = part_schedule::schedule(&context, &known.known);
@@ -131,7 +131,7 @@ impl Actor for Tasks {
             plan.tasks.tasks.iter().zip(&known.known).map(|(task, known)| LastEnd::of_known(task, known));
         let seen_at = vec![Duration::ZERO; plan.tasks.gpus.len()];
         let ends = of_known.collect();
-        let shared = Shared {
+        let shared = TasksShared {
             watch: CommandWatch::start(&context),
             groups: Groups::prepare(context.options.group_owner),
             context,

@@ -11,7 +11,7 @@ use orchestra_core::locked;
 use orchestra_core::tasks::{Lease, Start, TaskEnd};
 use orchestra_plan::{TaskPlan, TasksPlan};
 use orchestra_store::{TaskEnded, TaskJournal, TaskStarted};
-use orchestra_worker::keeper::{Ended, Order, Report, ToKeeper};
+use orchestra_worker::keeper::{CommandEnd, CommandOrder, Report, ToKeeper};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
@@ -37,7 +37,7 @@ pub enum Control {
     Kill,
 }
 
-pub struct Shared {
+pub struct TasksShared {
     pub context: Arc<RunContext>,
     pub keepers: Keepers,
     pub groups: Option<Groups>,
@@ -54,14 +54,18 @@ pub type Outcome = io::Result<(TaskEnd, TaskEnded)>;
 type Depends = ([u8; 32], Vec<(String, usize)>);
 
 enum Begun {
-    Ordered(TaskStarted, Box<Order>),
+    Ordered(TaskStarted, Box<CommandOrder>),
     NotStarted(TaskStarted, TaskEnd),
     /// It was done before, as is known only now: with the same best of others, which have ended in this start.
     Unchanged(Box<TaskEnded>),
 }
 
 /// Carries an attempt out. When it returns, nothing of its command is left.
-pub async fn attempt(shared: Arc<Shared>, start: Start, mut control: watch::Receiver<Control>) -> Outcome {
+pub async fn attempt(
+    shared: Arc<TasksShared>,
+    start: Start,
+    mut control: watch::Receiver<Control>,
+) -> Outcome {
     let task = start.task;
     let began = shared.context.clock.now();
     let begun = {
@@ -80,7 +84,7 @@ pub async fn attempt(shared: Arc<Shared>, start: Start, mut control: watch::Rece
     shared.finish(began, task, (end, ended), started).await
 }
 
-impl Shared {
+impl TasksShared {
     fn plan(&self) -> &TasksPlan {
         &self.context.plan.tasks
     }
@@ -131,7 +135,7 @@ impl Shared {
         let (command, env) = task.with_best(&best);
         // The planner has refused what is no UTF-8.
         let text = |path: &Path| path.to_string_lossy().into_owned();
-        let order = Order {
+        let order = CommandOrder {
             command,
             cwd: text(&task.cwd),
             env: environment(task, env, start, &text(&output), self.plan()),
@@ -180,10 +184,10 @@ impl Shared {
     async fn run(
         &self,
         start: &Start,
-        order: &Order,
+        order: &CommandOrder,
         started: &TaskStarted,
         control: &mut watch::Receiver<Control>,
-    ) -> (TaskEnd, Option<Ended>) {
+    ) -> (TaskEnd, Option<CommandEnd>) {
         let keeper = tokio::select! {
             biased;
             _ = control.wait_for(|now| *now != Control::GoOn) => return (TaskEnd::Stopped, None),
@@ -202,7 +206,7 @@ impl Shared {
         mut keeper: Keeper,
         started: &TaskStarted,
         control: &mut watch::Receiver<Control>,
-    ) -> (TaskEnd, Option<Ended>) {
+    ) -> (TaskEnd, Option<CommandEnd>) {
         let plan = &self.plan().tasks[start.task];
         let gpus = start.lease.gpus.iter().map(|gpu| self.plan().gpus[*gpu].uuid.clone()).collect();
         self.watch.begin(start.task, &plan.id, keeper.pid, gpus);
@@ -266,7 +270,7 @@ impl Shared {
         self: Arc<Self>,
         began: Duration,
         task: usize,
-        (end, ended): (TaskEnd, Option<Ended>),
+        (end, ended): (TaskEnd, Option<CommandEnd>),
         started: TaskStarted,
     ) -> Outcome {
         let noted = spawn_blocking({
@@ -281,7 +285,13 @@ impl Shared {
         Ok((end, entry))
     }
 
-    fn note_end(&self, task: usize, end: TaskEnd, ended: Option<Ended>, started: TaskStarted) -> Outcome {
+    fn note_end(
+        &self,
+        task: usize,
+        end: TaskEnd,
+        ended: Option<CommandEnd>,
+        started: TaskStarted,
+    ) -> Outcome {
         let plan = &self.plan().tasks[task];
         if let Some(error) = ended.as_ref().and_then(|ended| ended.log_error.as_ref()) {
             tracing::warn!(task = %plan.id, %error, "the log of a command is incomplete");

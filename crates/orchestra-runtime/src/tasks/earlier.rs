@@ -10,7 +10,7 @@ use orchestra_core::PipelineId;
 use orchestra_core::tasks::{EndClass, Exit, TaskEnd, TaskMetrics, in_order, judge};
 use orchestra_plan::{Plan, TaskHistory, TaskPlan, TasksPlan};
 use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStarted};
-use orchestra_worker::keeper::{Ended, holders, is_stopped, kill_tree};
+use orchestra_worker::keeper::{CommandEnd, holders, is_stopped, kill_tree};
 
 use crate::account::status::RunStatus;
 use crate::tasks::best::{self, LastEnd};
@@ -192,7 +192,7 @@ fn digest_of(plan: &TasksPlan, task: &TaskPlan, ends: &[LastEnd]) -> Option<[u8;
 pub fn end_of(
     plan: &TasksPlan,
     task: &TaskPlan,
-    ended: &Ended,
+    ended: &CommandEnd,
     stopping: bool,
     before: Option<[u8; 32]>,
 ) -> TaskEnd {
@@ -224,10 +224,10 @@ pub fn entry(
     task: &TaskPlan,
     started: TaskStarted,
     end: &TaskEnd,
-    ended: Option<&Ended>,
+    ended: Option<&CommandEnd>,
     gpu_memory: u64,
 ) -> TaskEnded {
-    let words = ended.map_or_else(String::new, Ended::excerpt);
+    let words = ended.map_or_else(String::new, CommandEnd::excerpt);
     let why = match (end, &words[..]) {
         (TaskEnd::Done, _) => String::new(),
         (end, "") => end.to_string(),
@@ -260,8 +260,8 @@ pub fn end_file(task: &TaskPlan, output: &Path, attempt: u32) -> PathBuf {
 }
 
 /// The end that the keeper of an attempt has noted.
-pub fn read_end(task: &TaskPlan, output: &Path, attempt: u32) -> Option<Ended> {
-    Ended::read(&end_file(task, output, attempt))
+pub fn read_end(task: &TaskPlan, output: &Path, attempt: u32) -> Option<CommandEnd> {
+    CommandEnd::read(&end_file(task, output, attempt))
 }
 
 /// Removes what the keeper of an attempt has left beside its log: it says no more than the journal.

@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use orchestra_worker::keeper::{Group, trees};
+use orchestra_worker::keeper::{CommandGroup, trees};
 use rustix::fs::{Access, access};
 use rustix::process::getpid;
 
@@ -61,9 +61,9 @@ impl Groups {
     }
 
     /// The group of the command that has this slot: no other one has it.
-    pub fn of_slot(&self, slot: usize) -> Group {
+    pub fn of_slot(&self, slot: usize) -> CommandGroup {
         let name = format!("orchestra-{}-{slot}", getpid().as_raw_nonzero());
-        Group {
+        CommandGroup {
             folder: self.folder.join(name).to_string_lossy().into_owned(),
             bounds_cores: self.bounds_cores,
         }

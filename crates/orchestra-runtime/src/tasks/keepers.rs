@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use orchestra_worker::keeper::{Order, ToKeeper};
+use orchestra_worker::keeper::{CommandOrder, ToKeeper};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::Notify;
@@ -32,7 +32,7 @@ impl Keepers {
     }
 
     /// A keeper that has this order. Where the system has no room for another process or file, it waits until it has.
-    pub async fn start(&self, order: &Order) -> io::Result<Keeper> {
+    pub async fn start(&self, order: &CommandOrder) -> io::Result<Keeper> {
         let control_group = order.group.as_ref().map(|group| PathBuf::from(&group.folder));
         let order = ToKeeper::Order(Box::new(order.clone()));
         let mut was_said = false;

@@ -12,10 +12,10 @@ use std::path::Path;
 use super::kept_files::KeptFiles;
 use super::lister::{Lister, list};
 use super::listing_file::{ListingWriter, folder_of};
-use super::listing_reader::Entry;
+use super::listing_reader::ListEntry;
 use super::{Expand, ItemEntry, ListError, ListingReader, ListingSpec};
 use crate::number_set::NumberSet;
-use crate::sorter::{Merge, Sorter};
+use crate::sorter::{MergedRuns, Sorter};
 
 /// Names of missing items that are reported.
 const MISSING_SHOWN: usize = 10;
@@ -174,10 +174,10 @@ fn copy_files(
     list.rewind()?;
     while let Some(entry) = list.read_entry()? {
         match entry {
-            Entry::File(name, path, file) if is_wanted(path.as_os_str().as_bytes()) => {
+            ListEntry::File(name, path, file) if is_wanted(path.as_os_str().as_bytes()) => {
                 writer.push_file(name, path, file)?;
             }
-            Entry::File(..) | Entry::Item(_) => {}
+            ListEntry::File(..) | ListEntry::Item(_) => {}
         }
     }
     Ok(())
@@ -221,7 +221,7 @@ fn by_name(
     list: &mut ListingReader,
     folder: &Path,
     wrap: impl Fn(io::Error) -> ListError,
-) -> Result<Merge, ListError> {
+) -> Result<MergedRuns, ListError> {
     let mut sorter = Sorter::new(folder);
     for (place, item) in (0..).zip(list) {
         sorter.push(&Row::encode(&item?, place)).map_err(&wrap)?;
@@ -241,7 +241,7 @@ enum Joined {
 }
 
 /// Pairs equal names; a name that stands several times (in a manifest) is paired as often as both lists have it.
-fn join(old: Merge, new: Merge, emit: &mut dyn FnMut(Joined) -> io::Result<()>) -> io::Result<()> {
+fn join(old: MergedRuns, new: MergedRuns, emit: &mut dyn FnMut(Joined) -> io::Result<()>) -> io::Result<()> {
     let mut old = rows(old).peekable();
     let mut new = rows(new).peekable();
     loop {
@@ -262,7 +262,7 @@ fn join(old: Merge, new: Merge, emit: &mut dyn FnMut(Joined) -> io::Result<()>) 
     }
 }
 
-fn rows(merge: Merge) -> impl Iterator<Item = io::Result<Row>> {
+fn rows(merge: MergedRuns) -> impl Iterator<Item = io::Result<Row>> {
     merge.map(|record| Row::decode(&record?).ok_or_else(spill_damaged))
 }
 

@@ -11,9 +11,9 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::pattern::{Child, Entry};
+use super::pattern::{Child, PathsEntry};
 use super::{ListError, PassedOverCounts};
-use crate::sorter::{Merge, Sorter};
+use crate::sorter::{MergedRuns, Sorter};
 
 /// What a walk needs beside its entries.
 pub(crate) struct Walking<'a> {
@@ -35,7 +35,7 @@ pub(crate) struct Walk<'e> {
 
 impl<'e> Walk<'e> {
     /// Finds the first file of each entry, which must have one.
-    pub fn start(entries: &'e [Entry], walking: &mut Walking<'_>) -> Result<Self, ListError> {
+    pub fn start(entries: &'e [PathsEntry], walking: &mut Walking<'_>) -> Result<Self, ListError> {
         let walk = Self::begin(entries, walking)?;
         let empty = entries.iter().enumerate().find(|(at, _)| !walk.heads.iter().any(|head| head.0.1 == *at));
         match empty {
@@ -45,7 +45,7 @@ impl<'e> Walk<'e> {
     }
 
     /// Finds the first file of each entry, if it has one.
-    pub fn begin(entries: &'e [Entry], walking: &mut Walking<'_>) -> Result<Self, ListError> {
+    pub fn begin(entries: &'e [PathsEntry], walking: &mut Walking<'_>) -> Result<Self, ListError> {
         let mut walk = Self {
             entries: entries.iter().map(EntryWalk::new).collect(),
             heads: BinaryHeap::new(),
@@ -77,16 +77,16 @@ impl<'e> Walk<'e> {
 }
 
 struct EntryWalk<'e> {
-    entry: &'e Entry,
+    entry: &'e PathsEntry,
     /// The entry is a single file, which has not been given yet.
     file: Option<&'e Path>,
     /// The folders on the way down, each with the names in it that are still to come.
-    folders: Vec<(PathBuf, Merge)>,
+    folders: Vec<(PathBuf, MergedRuns)>,
     begun: bool,
 }
 
 impl<'e> EntryWalk<'e> {
-    fn new(entry: &'e Entry) -> Self {
+    fn new(entry: &'e PathsEntry) -> Self {
         let file = entry.file();
         Self { entry, file, folders: Vec::new(), begun: file.is_some() }
     }
@@ -139,7 +139,7 @@ impl<'e> EntryWalk<'e> {
 }
 
 /// Any file of the entry, found without reading all folders.
-pub(crate) fn any_file(entry: &Entry) -> Result<Option<PathBuf>, ListError> {
+pub(crate) fn any_file(entry: &PathsEntry) -> Result<Option<PathBuf>, ListError> {
     let mut found = entry.file().map(Path::to_owned);
     let mut folders = if found.is_some() { Vec::new() } else { vec![entry.root.clone()] };
     while let Some(folder) = folders.pop().filter(|_| found.is_none()) {

@@ -12,7 +12,7 @@ use super::kept_files::KeptFiles;
 use super::listed_file::ListedFile;
 use super::listing_file::{ListingWriter, folder_of};
 use super::objects::is_url;
-use super::pattern::{Entry, common_root};
+use super::pattern::{PathsEntry, common_root};
 use super::{
     ItemEntry, ListError, ListingSpec, ListingSummary, ObjectStore, PassedOver, PassedOverCounts, manifest,
     objects,
@@ -91,7 +91,7 @@ pub(crate) fn list(spec: &ListingSpec, lister: Lister<'_>) -> Result<ListingSumm
 }
 
 fn list_paths(base: &Path, patterns: &[String], lister: &RefCell<Lister<'_>>) -> Result<(), ListError> {
-    let entries = patterns.iter().map(|p| Entry::resolve(base, p)).collect::<Result<Vec<_>, _>>()?;
+    let entries = patterns.iter().map(|p| PathsEntry::resolve(base, p)).collect::<Result<Vec<_>, _>>()?;
     let root = common_root(entries.iter().map(|e| e.root.as_path()));
     let spill_folder = folder_of(lister.borrow().writer.target());
     let mut passed_over = PassedOverCounts::default();
@@ -239,7 +239,7 @@ pub fn first_item(spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
         ListingSpec::Paths { base, patterns } | ListingSpec::Watched { base, patterns, .. } => {
             let is_watched = matches!(spec, ListingSpec::Watched { .. });
             for pattern in patterns {
-                let entry = match Entry::resolve(base, pattern) {
+                let entry = match PathsEntry::resolve(base, pattern) {
                     // What is watched may be empty, and must be there.
                     Err(ListError::NoMatch { .. }) if !is_watched => continue,
                     other => other?,

@@ -64,14 +64,14 @@ fn written(file: &File) -> u64 {
 }
 
 /// Where locator and name lie in the text of a record: the locator from its beginning.
-pub(super) struct Record {
+pub(super) struct ListRecord {
     locator_len: usize,
     name: Range<usize>,
     pub(super) is_file: bool,
 }
 
 /// What a list has.
-pub(crate) enum Entry<'a> {
+pub(crate) enum ListEntry<'a> {
     /// The locator of an item.
     Item(&'a [u8]),
     /// The name and path of a file, all of whose items come before it.
@@ -207,7 +207,7 @@ impl ListingReader {
 
     /// The next item, without memory of its own: its name and its locator. `None` behind the last, as long as there is no further one.
     pub fn read(&mut self) -> Result<Option<(&str, &[u8])>, ListError> {
-        while let Some(Record { locator_len, name, is_file }) = self.read_record()? {
+        while let Some(ListRecord { locator_len, name, is_file }) = self.read_record()? {
             if !is_file {
                 // A record was read, so that its name is text.
                 let name = str::from_utf8(&self.text[name]).unwrap_or_default();
@@ -218,19 +218,19 @@ impl ListingReader {
     }
 
     /// As [`Self::read`], with the files.
-    pub(crate) fn read_entry(&mut self) -> Result<Option<Entry<'_>>, ListError> {
+    pub(crate) fn read_entry(&mut self) -> Result<Option<ListEntry<'_>>, ListError> {
         let Some(record) = self.read_record()? else { return Ok(None) };
         self.entry(&record).map(Some)
     }
 
     /// What the record is that was read last.
-    pub(super) fn entry(&self, record: &Record) -> Result<Entry<'_>, ListError> {
+    pub(super) fn entry(&self, record: &ListRecord) -> Result<ListEntry<'_>, ListError> {
         let locator = &self.text[..record.locator_len];
         if !record.is_file {
-            return Ok(Entry::Item(locator));
+            return Ok(ListEntry::Item(locator));
         }
         let name = str::from_utf8(&self.text[record.name.clone()]).unwrap_or_default();
-        let file = ListedFile::read(locator).map(|(path, file)| Entry::File(name, path, file));
+        let file = ListedFile::read(locator).map(|(path, file)| ListEntry::File(name, path, file));
         file.ok_or_else(|| self.damaged("a file has no version"))
     }
 
@@ -239,7 +239,7 @@ impl ListingReader {
         [&self.head, &self.text]
     }
 
-    pub(super) fn read_record(&mut self) -> Result<Option<Record>, ListError> {
+    pub(super) fn read_record(&mut self) -> Result<Option<ListRecord>, ListError> {
         if self.offset >= self.seen.offset {
             if self.offset == u64::MAX {
                 return Ok(None);
@@ -267,7 +267,7 @@ impl ListingReader {
     }
 
     /// Reads the record that begins here.
-    fn next_record(&mut self) -> Result<Record, ListError> {
+    fn next_record(&mut self) -> Result<ListRecord, ListError> {
         let mut head = [0; 8];
         self.input.read_exact(&mut head).map_err(|e| self.error(e))?;
         let locator_len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
@@ -293,7 +293,7 @@ impl ListingReader {
         if str::from_utf8(&self.text[name.clone()]).is_err() {
             return Err(self.damaged("a name is no text"));
         }
-        Ok(Record { locator_len, name, is_file: name_word & IS_FILE != 0 })
+        Ok(ListRecord { locator_len, name, is_file: name_word & IS_FILE != 0 })
     }
 
     fn error(&self, error: io::Error) -> ListError {

@@ -83,7 +83,7 @@ pub fn is_url(entry: &str) -> bool {
     })
 }
 
-pub(super) struct Entry {
+pub(super) struct ObjectsEntry {
     url: String,
     /// What names are relative to, as far as this entry decides: the URL up to a slash.
     root: String,
@@ -101,7 +101,7 @@ enum Kind {
     },
 }
 
-impl Entry {
+impl ObjectsEntry {
     /// Those of a source, and what the names of its items are relative to.
     pub(super) fn all(urls: &[String], store: &dyn ObjectStore) -> Result<(Vec<Self>, String), ListError> {
         let entries =
@@ -209,7 +209,7 @@ impl Entry {
 }
 
 struct EntryObjects<'e> {
-    entry: &'e Entry,
+    entry: &'e ObjectsEntry,
     pages: Objects,
     /// Those of the page at hand that were not looked at yet.
     objects: std::vec::IntoIter<Object>,
@@ -227,7 +227,7 @@ enum Place {
 }
 
 impl<'e> EntryObjects<'e> {
-    fn start(entry: &'e Entry, store: &'e dyn ObjectStore) -> Result<Self, ListError> {
+    fn start(entry: &'e ObjectsEntry, store: &'e dyn ObjectStore) -> Result<Self, ListError> {
         let (pages, objects) = (entry.objects(store)?, Vec::new().into_iter());
         Ok(Self { entry, pages, objects, place: Place::Start, last: String::new() })
     }
@@ -270,7 +270,7 @@ pub(super) fn list(
     push: Push<'_>,
     pass: Pass<'_>,
 ) -> Result<(), ListError> {
-    let (entries, root) = Entry::all(urls, store)?;
+    let (entries, root) = ObjectsEntry::all(urls, store)?;
     let (mut walks, mut heads) = (Vec::new(), BinaryHeap::new());
     for (at, entry) in entries.iter().enumerate() {
         let mut walk = EntryObjects::start(entry, store)?;
@@ -298,7 +298,7 @@ pub(super) fn list(
 /// Some object of an entry, in the order of the entries.
 pub(super) fn first(urls: &[String], store: &dyn ObjectStore) -> Result<Option<ItemEntry>, ListError> {
     for url in urls {
-        let entry = Entry::resolve(url, store, true)?;
+        let entry = ObjectsEntry::resolve(url, store, true)?;
         let mut objects = EntryObjects::start(&entry, store)?;
         if let Some(url) = objects.next(&|| Ok(()), &mut |_| ())? {
             return Ok(Some(ItemEntry { name: name_below(&entry.root, &url), locator: url.into() }));
@@ -338,7 +338,7 @@ pub(super) fn of_row(root: &str, row: &[u8]) -> Result<ItemEntry, String> {
 }
 
 /// What all roots begin with, up to a slash.
-fn common_root(entries: &[Entry]) -> String {
+fn common_root(entries: &[ObjectsEntry]) -> String {
     let mut roots = entries.iter().map(|entry| entry.root.as_str());
     let first = roots.next().unwrap_or_default();
     let len = roots.fold(first.len(), |len, root| {

@@ -17,7 +17,7 @@ const OUTPUT_MARK: &str = ".orchestra";
 
 /// An entry of `paths`, understood.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct PathsEntry {
     pub pattern: String,
     /// The folder that names are relative to, as far as this entry decides. Absolute.
     pub root: PathBuf,
@@ -72,7 +72,7 @@ impl Glob {
     }
 }
 
-impl Entry {
+impl PathsEntry {
     /// Looks at the file system to tell a file from a folder from a glob.
     pub fn resolve(base: &Path, pattern: &str) -> Result<Self, ListError> {
         if pattern.is_empty() {

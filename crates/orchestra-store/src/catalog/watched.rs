@@ -20,7 +20,7 @@ use super::item_name::name_under;
 use super::kept_files::key;
 use super::lister::{Lister, list};
 use super::listing_file::{ListingWriter, folder_of};
-use super::listing_reader::Entry;
+use super::listing_reader::ListEntry;
 use super::objects::{self, ObjectStore, SourceStore};
 use super::pattern::{self, common_root};
 use super::{Expand, ListError, ListingReader, ListingSpec, ListingSummary, PassedOverCounts};
@@ -79,12 +79,12 @@ impl Taken {
         let mut taken = Self::default();
         while let Some(entry) = reader.read_entry()? {
             let file = match entry {
-                Entry::Item(locator) => {
+                ListEntry::Item(locator) => {
                     let locator = Path::new(OsStr::from_bytes(locator));
                     expand.map_or(locator, |expand| expand.file_of(locator)).as_os_str().as_bytes()
                 }
                 // With all of its items, which may be none.
-                Entry::File(_, path, _) => {
+                ListEntry::File(_, path, _) => {
                     taken.files.insert(key(path.as_os_str().as_bytes()));
                     taken.last = None;
                     continue;
@@ -114,12 +114,14 @@ pub(crate) fn watch(
 ) -> Result<ListingSummary, ListError> {
     let (places, look_every) = match spec {
         ListingSpec::Objects { urls, store: SourceStore(store), .. } => {
-            let (entries, root) = objects::Entry::all(urls, &**store)?;
+            let (entries, root) = objects::ObjectsEntry::all(urls, &**store)?;
             (Places::Buckets { entries, root, store: &**store }, watch.settle.max(LOOK_EVERY.0))
         }
         ListingSpec::Paths { base, patterns } | ListingSpec::Watched { base, patterns, .. } => {
-            let entries =
-                patterns.iter().map(|p| pattern::Entry::resolve(base, p)).collect::<Result<Vec<_>, _>>()?;
+            let entries = patterns
+                .iter()
+                .map(|p| pattern::PathsEntry::resolve(base, p))
+                .collect::<Result<Vec<_>, _>>()?;
             let root = common_root(entries.iter().map(|e| e.root.as_path()));
             (Places::Folders { entries, root }, (watch.settle / 2).clamp(LOOK_EVERY.0, LOOK_EVERY.1))
         }
@@ -159,8 +161,8 @@ pub(crate) fn watch(
 
 /// What is watched, and what the names of items are relative to.
 enum Places<'a> {
-    Folders { entries: Vec<pattern::Entry>, root: PathBuf },
-    Buckets { entries: Vec<objects::Entry>, root: String, store: &'a dyn ObjectStore },
+    Folders { entries: Vec<pattern::PathsEntry>, root: PathBuf },
+    Buckets { entries: Vec<objects::ObjectsEntry>, root: String, store: &'a dyn ObjectStore },
 }
 
 struct Watcher<'a> {
@@ -200,7 +202,7 @@ impl Watcher<'_> {
 
     fn look_at_buckets(
         &mut self,
-        entries: &[objects::Entry],
+        entries: &[objects::ObjectsEntry],
         root: &str,
         store: &dyn ObjectStore,
     ) -> Result<(), ListError> {
@@ -221,7 +223,7 @@ impl Watcher<'_> {
     }
 
     /// Takes all new files that are whole.
-    fn look_at_folders(&mut self, entries: &[pattern::Entry], root: &Path) -> Result<(), ListError> {
+    fn look_at_folders(&mut self, entries: &[pattern::PathsEntry], root: &Path) -> Result<(), ListError> {
         let spill_folder = folder_of(self.lister.writer.target());
         let go_on = self.lister.go_on;
         let mut step = || if go_on() { Ok(()) } else { Err(ListError::Stopped) };

@@ -27,7 +27,7 @@ impl LogEnd {
 
 /// The last valid frame that was read.
 #[derive(Debug)]
-pub(crate) struct FrameReader {
+pub(crate) struct LogFrames {
     input: BufReader<File>,
     bytes_left: u64,
     body: Vec<u8>,
@@ -35,7 +35,7 @@ pub(crate) struct FrameReader {
     pub(crate) end: LogEnd,
 }
 
-impl FrameReader {
+impl LogFrames {
     pub(crate) fn new(file: File) -> io::Result<Self> {
         let bytes_left = file.metadata()?.len();
         let input = BufReader::with_capacity(1 << 18, file);
@@ -129,7 +129,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
         file.rewind().unwrap();
-        let mut reader = FrameReader::new(file).unwrap();
+        let mut reader = LogFrames::new(file).unwrap();
         let mut frames = Vec::new();
         while let Some((kind, body)) = reader.next().unwrap() {
             frames.push((kind, body.to_vec()));

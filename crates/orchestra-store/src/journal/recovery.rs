@@ -14,7 +14,7 @@ use orchestra_core::LeftOutCount;
 use super::append_file::length_of;
 use super::entry::{self, Appended, Group, Header, Sealed, is_of_rows, kind, resolve};
 use super::finished::FinishedSet;
-use super::frame::{FrameReader, LogEnd, crc_of};
+use super::frame::{LogEnd, LogFrames, crc_of};
 use super::placed::{Placed, is_below, state_path};
 use crate::identity::RunIdentity;
 use crate::layout::{Foreign, JOURNAL, PRIVATE, is_foreign};
@@ -308,7 +308,7 @@ fn read(journal: &Path, end: u64, trust: Trust) -> io::Result<Result<Read, Found
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Err(Found::Nothing)),
         Err(e) => return Err(e),
     };
-    let mut frames = FrameReader::new(file)?;
+    let mut frames = LogFrames::new(file)?;
     let header = match Header::read(frames.next()?) {
         Ok(header) => header,
         Err(why) => return unreadable(why),
@@ -366,7 +366,7 @@ pub(crate) fn placed_files<E: From<io::Error>>(
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         file => file?,
     };
-    let mut frames = FrameReader::new(file)?;
+    let mut frames = LogFrames::new(file)?;
     // Whatever a journal says: the files that grow are no placed ones.
     let mut growing: Vec<PathBuf> = Vec::new();
     loop {

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use super::commit::{CommitError, FileIndex};
 use super::entry::{Group, Sealed, decode, kind};
-use super::frame::{FrameReader, LogEnd, encode, encode_body};
+use super::frame::{LogEnd, LogFrames, encode, encode_body};
 use super::log::Log;
 use super::placed::{Placed, remove_placed};
 use super::{Journal, undisturbed, write_failed};
@@ -79,7 +79,7 @@ fn without_failures(path: &Path, anew: &[FileIndex]) -> io::Result<(LogEnd, Vec<
             end = next;
             out.write_all(&bytes).map(|()| next)
         };
-        let mut frames = FrameReader::new(File::open(path)?)?;
+        let mut frames = LogFrames::new(File::open(path)?)?;
         let mut placed: Option<Vec<u8>> = None;
         while let Some((kind, body)) = frames.next()? {
             if kind == kind::PLACED {

@@ -18,7 +18,7 @@ use crate::identity::RunIdentity;
 
 /// Why a run can be neither begun nor resumed in a folder. No record was changed.
 #[derive(Debug, Error)]
-pub enum StartError {
+pub enum BeginError {
     /// `begin` in a folder that holds a run.
     #[error("output folder `{}` holds a run already: resume it, or start over with `--fresh`", .0.display())]
     NotFresh(PathBuf),
@@ -72,9 +72,9 @@ pub struct Recovered {
     pub cut_bytes: u64,
 }
 
-impl From<io::Error> for StartError {
+impl From<io::Error> for BeginError {
     fn from(source: io::Error) -> Self {
-        StartError::Io { path: "journal".into(), source }
+        BeginError::Io { path: "journal".into(), source }
     }
 }
 
@@ -82,21 +82,21 @@ impl Journal {
     /// Begins a run that writes `files` (relative to the folder, or absolute) and makes them, empty.
     ///
     /// # Errors
-    /// See [`StartError`]; a file that has text in it is only emptied after [`OutputFolder::discard`].
+    /// See [`BeginError`]; a file that has text in it is only emptied after [`OutputFolder::discard`].
     pub fn begin(
         folder: OutputFolder,
         identity: &RunIdentity,
         files: &[PathBuf],
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, BeginError> {
         if !matches!(folder.found(), Found::Nothing) {
-            return Err(StartError::NotFresh(folder.path().to_owned()));
+            return Err(BeginError::NotFresh(folder.path().to_owned()));
         }
         if folder.may_replace_files() {
             remove_links(folder.path(), files)?;
         }
         let mut open = open_files(&folder, files)?;
         if let Some(full) = open.iter().find(|f| f.len() > 0 && !folder.may_replace_files()) {
-            return Err(StartError::InTheWay(full.path().to_owned()));
+            return Err(BeginError::InTheWay(full.path().to_owned()));
         }
         for file in &mut open {
             file.cut(0).and_then(|()| file.sync()).map_err(failed(file.path()))?;
@@ -114,12 +114,12 @@ impl Journal {
         folder: OutputFolder,
         identity: &RunIdentity,
         files: &[PathBuf],
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, BeginError> {
         let Found::Run(run) = folder.found() else {
-            return Err(StartError::NothingToResume(folder.path().to_owned()));
+            return Err(BeginError::NothingToResume(folder.path().to_owned()));
         };
         if run.files != files {
-            return Err(StartError::OtherFiles { before: run.files.clone(), now: files.to_vec() });
+            return Err(BeginError::OtherFiles { before: run.files.clone(), now: files.to_vec() });
         }
         let path = folder.journal_path();
         let (replayed, lost_commits) = run.resumable(folder.path(), &path).map_err(failed(&path))?;
@@ -132,7 +132,7 @@ impl Journal {
             }
             remove_placed(&file, folder.path()).map_err(failed(&file))?;
             remove_empty_folders(&file, folder.path());
-            Ok::<(), StartError>(())
+            Ok::<(), BeginError>(())
         })?;
         let is_finished = run.code.is_some() && lost_commits == 0;
         let lengths: Vec<u64> = replayed.files.iter().map(|file| file.len).collect();
@@ -145,8 +145,8 @@ impl Journal {
         (this.unsynced, this.has_placed) = (true, true);
         let begun = if reopen { this.append(kind::RESUMED, identity) } else { Ok(()) };
         begun.and_then(|()| this.sync()).map_err(|e| match e {
-            CommitError::Write { path, source } => StartError::Io { path, source },
-            other => StartError::Io { path, source: io::Error::other(other.to_string()) },
+            CommitError::Write { path, source } => BeginError::Io { path, source },
+            other => BeginError::Io { path, source: io::Error::other(other.to_string()) },
         })?;
         Ok(this)
     }
@@ -175,9 +175,9 @@ impl Journal {
     }
 }
 
-pub(super) fn failed(path: &Path) -> impl FnOnce(io::Error) -> StartError {
+pub(super) fn failed(path: &Path) -> impl FnOnce(io::Error) -> BeginError {
     let path = path.to_owned();
-    move |source| StartError::Io { path, source }
+    move |source| BeginError::Io { path, source }
 }
 
 fn names(files: &[PathBuf]) -> String {

@@ -10,7 +10,7 @@ use crate::common::{
     start,
 };
 use orchestra_core::ItemId;
-use orchestra_store::{Journal, OpenError, OutputFolder, State, altered_files};
+use orchestra_store::{FolderState, Journal, OpenError, OutputFolder, altered_files};
 use proptest::prelude::*;
 
 const SOURCES: u16 = 2;
@@ -257,7 +257,7 @@ proptest! {
         bytes[at] ^= 1 << bit;
         fs::write(path, bytes).unwrap();
         history.synced = 0; // Nothing is promised for files that were changed.
-        if matches!(OutputFolder::open(dir).unwrap().state(), State::Unreadable(_)) {
+        if matches!(OutputFolder::open(dir).unwrap().state(), FolderState::Unreadable(_)) {
             return Ok(()); // The first entry of the journal.
         }
         let journal = start(dir);

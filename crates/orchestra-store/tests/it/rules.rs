@@ -11,8 +11,8 @@ use crate::common::{
 };
 use orchestra_core::ItemId;
 use orchestra_store::{
-    Commit, CommitError, FileIndex, Journal, ListingReader, OpenError, OutputFolder, PlacedFile, RunIdentity,
-    StartError, State, write_atomic,
+    BeginError, Commit, CommitError, FileIndex, FolderState, Journal, ListingReader, OpenError, OutputFolder,
+    PlacedFile, RunIdentity, write_atomic,
 };
 
 /// A run that has committed these items.
@@ -47,12 +47,12 @@ fn a_second_owner_is_refused_and_told_the_first_ones_process() {
 #[test]
 fn a_run_goes_from_fresh_over_unfinished_to_finished_and_can_be_reopened_for_new_items() {
     let dir = tempfile::tempdir().unwrap();
-    assert_eq!(OutputFolder::open(dir.path()).unwrap().state(), State::Fresh);
+    assert_eq!(OutputFolder::open(dir.path()).unwrap().state(), FolderState::Fresh);
     let mut journal = start(dir.path());
     journal.commit(&group(&[item(0, 0), item(0, 4)])).unwrap();
     drop(journal);
     match OutputFolder::open(dir.path()).unwrap().state() {
-        State::Unfinished { identity: stored, counts } => {
+        FolderState::Unfinished { identity: stored, counts } => {
             assert_eq!(stored, identity());
             assert_eq!((counts.done, counts.failed), (1, 1));
         }
@@ -62,7 +62,10 @@ fn a_run_goes_from_fresh_over_unfinished_to_finished_and_can_be_reopened_for_new
     journal.finish(65).unwrap();
     assert!(matches!(journal.commit(&group(&[item(0, 1)])), Err(CommitError::Finished)));
     drop(journal);
-    assert!(matches!(OutputFolder::open(dir.path()).unwrap().state(), State::Finished { code: 65, .. }));
+    assert!(matches!(
+        OutputFolder::open(dir.path()).unwrap().state(),
+        FolderState::Finished { code: 65, .. }
+    ));
 
     let folder = OutputFolder::open(dir.path()).unwrap();
     let longer_list = RunIdentity { fingerprint: vec![("items".into(), "5".into())], ..identity() };
@@ -71,7 +74,7 @@ fn a_run_goes_from_fresh_over_unfinished_to_finished_and_can_be_reopened_for_new
     assert_eq!(audit(dir.path(), &journal).len(), 3);
     drop(journal);
     match OutputFolder::open(dir.path()).unwrap().state() {
-        State::Unfinished { identity: stored, .. } => assert_eq!(stored, longer_list),
+        FolderState::Unfinished { identity: stored, .. } => assert_eq!(stored, longer_list),
         other => panic!("{other:?}"),
     }
 }
@@ -83,7 +86,7 @@ fn a_finished_run_stays_finished_when_its_files_have_been_taken_away() {
     drop(journal);
     fs::remove_file(dir.path().join("results.jsonl")).unwrap();
     match OutputFolder::open(dir.path()).unwrap().state() {
-        State::Finished { counts, code: 0, .. } => assert_eq!(counts.done, 1),
+        FolderState::Finished { counts, code: 0, .. } => assert_eq!(counts.done, 1),
         other => panic!("{other:?}"),
     }
     // Reopened all the same, it does again what is no longer there.
@@ -99,7 +102,7 @@ fn text_that_was_added_to_a_finished_run_is_not_cut_off() {
     let text = fs::read_to_string(&path).unwrap() + "my own line\n";
     fs::write(&path, &text).unwrap();
     let folder = OutputFolder::open(dir.path()).unwrap();
-    assert!(matches!(Journal::resume(folder, &identity(), &files()), Err(StartError::Grown(p)) if p == path));
+    assert!(matches!(Journal::resume(folder, &identity(), &files()), Err(BeginError::Grown(p)) if p == path));
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
 }
 
@@ -193,7 +196,7 @@ fn begin_leaves_files_alone_that_it_does_not_know_until_they_are_discarded() {
     fs::write(&path, b"precious\n").unwrap();
     let folder = OutputFolder::open(dir.path()).unwrap();
     assert!(
-        matches!(Journal::begin(folder, &identity(), &files()), Err(StartError::InTheWay(p)) if p == path)
+        matches!(Journal::begin(folder, &identity(), &files()), Err(BeginError::InTheWay(p)) if p == path)
     );
     assert_eq!(fs::read(&path).unwrap(), b"precious\n");
     let mut folder = OutputFolder::open(dir.path()).unwrap();
@@ -213,7 +216,7 @@ fn discard_says_what_it_throws_away_and_leaves_strangers() {
     let discarded = folder.discard().unwrap();
     assert_eq!((discarded.counts.done, discarded.counts.failed), (2, 1));
     assert_eq!(discarded.files.len(), 4, "what is private is not said: {discarded:?}");
-    assert_eq!(folder.state(), State::Fresh);
+    assert_eq!(folder.state(), FolderState::Fresh);
     let left: Vec<_> = fs::read_dir(folder.private_dir()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["lock"]);
     assert!(dir.path().join("notes.txt").exists());
@@ -453,10 +456,10 @@ fn a_journal_that_names_files_outside_of_its_folder_is_none_and_they_stay() {
         fs::write(&mine, b"a text of mine").unwrap();
         forge(&out, &name);
         let mut folder = OutputFolder::open(&out).unwrap();
-        let State::Unreadable(why) = folder.state() else { panic!("{name:?}: {:?}", folder.state()) };
+        let FolderState::Unreadable(why) = folder.state() else { panic!("{name:?}: {:?}", folder.state()) };
         assert!(why.contains("mine") && why.contains("no file below the folder"), "{why}");
         assert_eq!(folder.discard().unwrap().files, [] as [PathBuf; 0]);
-        assert_eq!(folder.state(), State::Fresh);
+        assert_eq!(folder.state(), FolderState::Fresh);
         assert_eq!(fs::read(&mine).unwrap(), b"a text of mine");
     }
 }
@@ -528,7 +531,7 @@ fn a_run_needs_files_of_its_own_that_can_be_cut() {
     let dir = tempfile::tempdir().unwrap();
     let open = || OutputFolder::open(dir.path()).unwrap();
     let same: Vec<_> = ["a.jsonl", "./sub/../a.jsonl"].map(PathBuf::from).to_vec();
-    assert!(matches!(Journal::begin(open(), &identity(), &same), Err(StartError::SameFile { .. })));
+    assert!(matches!(Journal::begin(open(), &identity(), &same), Err(BeginError::SameFile { .. })));
     fs::create_dir(dir.path().join("folder.jsonl")).unwrap();
     for (file, why) in [("folder.jsonl", "not a regular file"), ("/dev/null", "outside of the output folder")]
     {
@@ -536,12 +539,12 @@ fn a_run_needs_files_of_its_own_that_can_be_cut() {
         assert!(error.to_string().contains(why), "{error}");
     }
     drop(start(dir.path()));
-    assert!(matches!(Journal::begin(open(), &identity(), &files()), Err(StartError::NotFresh(_))));
+    assert!(matches!(Journal::begin(open(), &identity(), &files()), Err(BeginError::NotFresh(_))));
     let other = [PathBuf::from("results.jsonl")];
-    assert!(matches!(Journal::resume(open(), &identity(), &other), Err(StartError::OtherFiles { .. })));
+    assert!(matches!(Journal::resume(open(), &identity(), &other), Err(BeginError::OtherFiles { .. })));
     let empty = tempfile::tempdir().unwrap();
     let folder = OutputFolder::open(empty.path()).unwrap();
-    assert!(matches!(Journal::resume(folder, &identity(), &files()), Err(StartError::NothingToResume(_))));
+    assert!(matches!(Journal::resume(folder, &identity(), &files()), Err(BeginError::NothingToResume(_))));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use orchestra_core::locked;
 use orchestra_plan::LogFormat;
 
-use super::line::{Line, now};
+use super::line::{LogLine, now};
 use crate::TelemetryError;
 
 /// The file for what belongs to no pipeline.
@@ -38,7 +38,7 @@ struct State {
     /// Id of the run, once it is known.
     run: Option<String>,
     /// Lines that wait for the folder, with their times.
-    early: Vec<(Line, String)>,
+    early: Vec<(LogLine, String)>,
     early_bytes: usize,
     open: Option<Open>,
     report: LogReport,
@@ -83,13 +83,13 @@ impl LogFiles {
         locked(&self.0).report.clone()
     }
 
-    pub(crate) fn write(&self, line: &Line) {
+    pub(crate) fn write(&self, line: &LogLine) {
         locked(&self.0).write(line, now());
     }
 }
 
 impl State {
-    fn write(&mut self, line: &Line, time: String) {
+    fn write(&mut self, line: &LogLine, time: String) {
         let text = match self.format {
             LogFormat::Text => line.for_file(&time),
             LogFormat::Json => line.for_json(&time, self.run.as_deref()) + "\n",
@@ -134,14 +134,14 @@ fn failed(path: &Path, source: io::Error) -> TelemetryError {
 mod tests {
     use tracing::Level;
 
-    use super::super::line::Fields;
+    use super::super::line::LogFields;
     use super::*;
 
-    fn line(pipeline: Option<&str>, message: &str) -> Line {
-        Line {
+    fn line(pipeline: Option<&str>, message: &str) -> LogLine {
+        LogLine {
             level: Level::INFO,
             target: "t".into(),
-            fields: Fields {
+            fields: LogFields {
                 message: message.into(),
                 pairs: pipeline.map(|p| ("pipeline", p.into())).into_iter().collect(),
             },

@@ -18,8 +18,8 @@ const RESERVED: [&str; 4] = ["timestamp", "level", "target", "message"];
 
 /// A line of [`LogFormat::Json`](orchestra_plan::LogFormat::Json) that is no event, for a command that has more to say than its log: without its line end.
 pub fn json_line(level: Level, message: &str, run: Option<&str>) -> String {
-    let fields = Fields { message: message.to_owned(), pairs: Vec::new() };
-    Line { level, target: "orchestra".to_owned(), fields }.for_json(&now(), run)
+    let fields = LogFields { message: message.to_owned(), pairs: Vec::new() };
+    LogLine { level, target: "orchestra".to_owned(), fields }.for_json(&now(), run)
 }
 
 /// RFC 3339 in UTC, to the microsecond.
@@ -30,15 +30,15 @@ pub(crate) fn now() -> String {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Fields {
+pub(crate) struct LogFields {
     pub(crate) message: String,
     /// Names without `orchestra.`; each name once.
     pub(crate) pairs: Vec<(&'static str, Value)>,
 }
 
-impl Fields {
+impl LogFields {
     /// Adds what is not there yet: an event's own value hides that of its span, an inner span's that of an outer one.
-    pub(crate) fn inherit(&mut self, outer: &Fields) {
+    pub(crate) fn inherit(&mut self, outer: &LogFields) {
         for (name, value) in &outer.pairs {
             if self.get(name).is_none() {
                 self.pairs.push((name, value.clone()));
@@ -72,7 +72,7 @@ fn text_of(value: &Value) -> Cow<'_, str> {
     value.as_str().map_or_else(|| value.to_string().into(), Cow::from)
 }
 
-impl Visit for Fields {
+impl Visit for LogFields {
     fn record_i64(&mut self, field: &Field, value: i64) {
         self.set(field.name(), value.into());
     }
@@ -102,13 +102,13 @@ impl Visit for Fields {
 
 /// An event with its own fields and those of the spans around it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct LogLine {
     pub(crate) level: Level,
     pub(crate) target: String,
-    pub(crate) fields: Fields,
+    pub(crate) fields: LogFields,
 }
 
-impl Line {
+impl LogLine {
     /// What the line has in common with those about other items that have failed in the same way; `None`: it is about no such item.
     pub(crate) fn cause(&self) -> Option<String> {
         let text = |name| self.fields.get(name).and_then(Value::as_str);
@@ -117,7 +117,7 @@ impl Line {
         Some(format!("{} {stage} {}", self.fields.message, same_for_all(error, item)))
     }
 
-    pub(crate) fn new(metadata: &Metadata<'_>, fields: Fields) -> Self {
+    pub(crate) fn new(metadata: &Metadata<'_>, fields: LogFields) -> Self {
         Self { level: *metadata.level(), target: metadata.target().to_owned(), fields }
     }
 
@@ -218,11 +218,11 @@ fn readable(text: &str) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    fn line(message: &str, fields: &[(&'static str, &str)]) -> Line {
-        Line {
+    fn line(message: &str, fields: &[(&'static str, &str)]) -> LogLine {
+        LogLine {
             level: Level::WARN,
             target: "orchestra_runtime".into(),
-            fields: Fields {
+            fields: LogFields {
                 message: message.into(),
                 pairs: fields.iter().map(|(n, v)| (*n, (*v).into())).collect(),
             },
@@ -283,9 +283,9 @@ mod tests {
     #[test]
     fn an_inner_value_hides_an_outer_one() {
         let text = |text: &str| Value::from(text);
-        let mut inner = Fields::default();
+        let mut inner = LogFields::default();
         inner.set("orchestra.stage", text("b"));
-        let mut outer = Fields::default();
+        let mut outer = LogFields::default();
         outer.set("stage", text("a"));
         outer.set("pipeline", text("p"));
         inner.inherit(&outer);

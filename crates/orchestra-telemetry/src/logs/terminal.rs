@@ -9,7 +9,7 @@ use orchestra_core::locked;
 use orchestra_plan::LogFormat;
 use tracing::Level;
 
-use super::line::{Line, Style, json_line, now};
+use super::line::{LogLine, Style, json_line, now};
 
 /// Lines with the same message that are shown.
 const MAX_ALIKE: usize = 20;
@@ -69,7 +69,7 @@ impl TerminalOutput {
     }
 
     /// Counts the line. `None` if there were enough like it; else whether it is the last one that is shown.
-    fn count(&self, line: &Line) -> Option<bool> {
+    fn count(&self, line: &LogLine) -> Option<bool> {
         let Some(said) = &self.said else { return Some(false) };
         let mut said = locked(said);
         if let Some(cause) = line.cause() {
@@ -89,7 +89,7 @@ impl TerminalOutput {
         (*n <= MAX_ALIKE).then_some(*n == MAX_ALIKE)
     }
 
-    pub(crate) fn write(&self, line: &Line) {
+    pub(crate) fn write(&self, line: &LogLine) {
         let Some(last) = self.count(line) else { return };
         let mut state = locked(&self.terminal.0);
         let State { sink, run } = &mut *state;
@@ -115,7 +115,7 @@ fn to_stderr(line: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::line::Fields;
+    use super::super::line::LogFields;
     use super::*;
 
     fn shown(limited: bool, messages: &[(&str, usize)]) -> Vec<String> {
@@ -125,10 +125,10 @@ mod tests {
         terminal.redirect(move |line| sink.lock().unwrap().push(line.to_owned()));
         let output = TerminalOutput::new(terminal, Style::Plain, LogFormat::Text, limited);
         for (message, n) in messages {
-            let line = Line {
+            let line = LogLine {
                 level: Level::WARN,
                 target: String::new(),
-                fields: Fields { message: (*message).to_owned(), pairs: Vec::new() },
+                fields: LogFields { message: (*message).to_owned(), pairs: Vec::new() },
             };
             (0..*n).for_each(|_| output.write(&line));
         }
@@ -155,8 +155,8 @@ mod tests {
                 let error = if n == 30 { "no memory".to_owned() } else { format!("row {n} is bad") };
                 let pairs =
                     vec![("item", format!("i{n}").into()), ("stage", "f".into()), ("error", error.into())];
-                let fields = Fields { message: "item failed".to_owned(), pairs };
-                output.write(&Line { level: Level::WARN, target: String::new(), fields });
+                let fields = LogFields { message: "item failed".to_owned(), pairs };
+                output.write(&LogLine { level: Level::WARN, target: String::new(), fields });
             }
             lines.lock().unwrap().clone()
         };

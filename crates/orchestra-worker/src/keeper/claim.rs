@@ -7,10 +7,10 @@ use std::os::unix::fs::MetadataExt as _;
 use orchestra_machine::processes::process;
 use rustix::process::Pid;
 
-use crate::keeper::messages::{KEEPER, Order};
+use crate::keeper::messages::{CommandOrder, KEEPER};
 
 /// Takes the lock of an order, until what is returned is dropped. The next start waits for it, so no command runs twice at once.
-pub(crate) fn claim(order: &Order) -> io::Result<File> {
+pub(crate) fn claim(order: &CommandOrder) -> io::Result<File> {
     let lock = OpenOptions::new().create(true).append(true).open(&order.lock)?;
     lock.lock_shared()?;
     Ok(lock)

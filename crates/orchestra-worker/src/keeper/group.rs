@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::keeper::messages::Group;
+use crate::keeper::messages::CommandGroup;
 
 /// How long what was killed may take to leave its group.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
@@ -29,12 +29,12 @@ pub(crate) struct Usage {
 
 impl Grouped {
     /// Makes the group, with so many bytes of memory. `cores` are numbers of the system.
-    pub fn create(group: &Group, memory: Option<u64>, cores: &[usize]) -> io::Result<Self> {
+    pub fn create(group: &CommandGroup, memory: Option<u64>, cores: &[usize]) -> io::Result<Self> {
         make_anew(Path::new(&group.folder))?;
         Self::bounded(group, memory, cores)
     }
 
-    fn bounded(group: &Group, memory: Option<u64>, cores: &[usize]) -> io::Result<Self> {
+    fn bounded(group: &CommandGroup, memory: Option<u64>, cores: &[usize]) -> io::Result<Self> {
         let folder = PathBuf::from(&group.folder);
         let set = |file: &str, value: &str| fs::write(folder.join(file), value);
         if let Some(bytes) = memory {
@@ -141,7 +141,7 @@ mod tests {
         let read = |file: &str| fs::read_to_string(fake.path().join(file)).unwrap();
         fs::write(fake.path().join("cgroup.procs"), "").unwrap();
         fs::write(fake.path().join("cgroup.kill"), "").unwrap();
-        let group = Group { folder: fake.path().to_str().unwrap().to_owned(), bounds_cores: true };
+        let group = CommandGroup { folder: fake.path().to_str().unwrap().to_owned(), bounds_cores: true };
         let grouped = Grouped::bounded(&group, Some(64 << 20), &[1, 3]).unwrap();
         assert_eq!(
             ["memory.max", "memory.swap.max", "memory.oom.group", "cpuset.cpus"].map(read),

@@ -20,8 +20,8 @@ use rustix::process::{Pid, Signal, kill_process_group, set_child_subreaper, sets
 use crate::keeper::claim::claim;
 use crate::keeper::descendants::{kill_all, reap, reap_all_but};
 use crate::keeper::group::kernel_kills;
-use crate::keeper::messages::{Ended, Order, Report, ToKeeper};
-use crate::keeper::start::{Running, start};
+use crate::keeper::messages::{CommandEnd, CommandOrder, Report, ToKeeper};
+use crate::keeper::start::{RunningCommand, start};
 
 /// How long what was killed may take to be gone: what hangs in the kernel longer cannot be waited for.
 const KILL_PATIENCE: Duration = Duration::from_secs(30);
@@ -69,7 +69,7 @@ fn keep(socket: UnixStream) -> io::Result<()> {
     }
 }
 
-fn carry_out(mut link: Link, order: &Order) -> io::Result<()> {
+fn carry_out(mut link: Link, order: &CommandOrder) -> io::Result<()> {
     let _claim = match claim(order) {
         Ok(lock) => lock,
         Err(error) => {
@@ -124,7 +124,7 @@ impl Link {
 }
 
 struct Kept {
-    command: Running,
+    command: RunningCommand,
     link: Link,
     /// Orchestra may still say something; else it is gone.
     listens: bool,
@@ -140,7 +140,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn new(command: Running, link: Link, grace: Duration) -> Self {
+    fn new(command: RunningCommand, link: Link, grace: Duration) -> Self {
         Self {
             command,
             link,
@@ -155,7 +155,7 @@ impl Kept {
     }
 
     /// Until nothing of the command is left, but what cannot be killed.
-    fn run(&mut self, stop_signal: i32) -> io::Result<Ended> {
+    fn run(&mut self, stop_signal: i32) -> io::Result<CommandEnd> {
         let exit = loop {
             if self.wait(stop_signal, None)? {
                 break Some(reap_command(self.command.group)?);
@@ -198,7 +198,7 @@ impl Kept {
             }
         }
         let usage = self.command.limited.take().map(|group| group.usage()).unwrap_or_default();
-        Ok(Ended {
+        Ok(CommandEnd {
             code,
             signal,
             was_stopped,
@@ -355,8 +355,8 @@ mod tests {
     use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
     use super::*;
-    use crate::keeper::log::Log;
-    use crate::keeper::metrics::Reader;
+    use crate::keeper::log::CommandLog;
+    use crate::keeper::metrics::MetricReader;
 
     /// Kills and reaps all children of this process, so no other test of this crate may have some.
     #[test]
@@ -365,14 +365,14 @@ mod tests {
         let child = Command::new("sleep").arg("1000").process_group(0).spawn().unwrap();
         let group = Pid::from_child(&child);
         let file = tempfile::NamedTempFile::new().unwrap();
-        let reader = Reader::new(&[]).unwrap();
-        let command = Running {
+        let reader = MetricReader::new(&[]).unwrap();
+        let command = RunningCommand {
             group,
             limited: None,
             // What the kill does not reach, as if it hung in the kernel: this process.
             process: pidfd_open(getpid(), PidfdFlags::empty()).unwrap(),
             output: std::fs::File::open("/dev/null").unwrap(),
-            log: Log::create(file.path().to_str().unwrap(), reader).unwrap(),
+            log: CommandLog::create(file.path().to_str().unwrap(), reader).unwrap(),
             started: Instant::now(),
             kernel_kills: None,
         };

@@ -6,7 +6,7 @@ use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::SystemTime;
 
-use crate::keeper::metrics::Reader;
+use crate::keeper::metrics::MetricReader;
 
 /// A longer line is cut into several.
 const MAX_LINE: usize = 64 << 10;
@@ -18,7 +18,7 @@ const LAST_BYTES: usize = 64 << 10;
 /// Bytes of a log. One that grows beyond them keeps its first half, and begins the second anew.
 const MOST_BYTES: u64 = 1 << 30;
 
-pub(crate) struct Log {
+pub(crate) struct CommandLog {
     file: File,
     /// Bytes that it has, and may have.
     written: u64,
@@ -28,12 +28,12 @@ pub(crate) struct Log {
     after_return: bool,
     last: VecDeque<String>,
     last_bytes: usize,
-    pub metrics: Reader,
+    pub metrics: MetricReader,
     pub error: Option<String>,
 }
 
-impl Log {
-    pub fn create(path: &str, metrics: Reader) -> io::Result<Self> {
+impl CommandLog {
+    pub fn create(path: &str, metrics: MetricReader) -> io::Result<Self> {
         Ok(Self {
             // In a folder that others have filled, a link would lead to a file of theirs, and a pipe would never open.
             file: File::options()
@@ -138,8 +138,8 @@ mod tests {
     #[test]
     fn lines_are_stamped_once_and_the_last_are_kept() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let reader = Reader::new(&[]).unwrap();
-        let mut log = Log::create(file.path().to_str().unwrap(), reader).unwrap();
+        let reader = MetricReader::new(&[]).unwrap();
+        let mut log = CommandLog::create(file.path().to_str().unwrap(), reader).unwrap();
         for piece in [&b"a\nb"[..], b"c\r10%\r\n", b"\n\xc3", b"end"] {
             log.push(piece);
         }
@@ -159,7 +159,8 @@ mod tests {
     #[test]
     fn a_log_has_a_size_and_keeps_its_beginning_and_its_end() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let mut log = Log::create(file.path().to_str().unwrap(), Reader::new(&[]).unwrap()).unwrap();
+        let mut log =
+            CommandLog::create(file.path().to_str().unwrap(), MetricReader::new(&[]).unwrap()).unwrap();
         log.most = 64 << 10;
         for n in 0..100_000 {
             log.push(format!("line {n}\n").as_bytes());
@@ -174,9 +175,9 @@ mod tests {
     #[test]
     fn of_the_last_lines_so_many_are_kept_whole_and_so_many_bytes() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let reader = || Reader::new(&[]).unwrap();
+        let reader = || MetricReader::new(&[]).unwrap();
         let last = |text: &str| {
-            let mut log = Log::create(file.path().to_str().unwrap(), reader()).unwrap();
+            let mut log = CommandLog::create(file.path().to_str().unwrap(), reader()).unwrap();
             log.push(text.as_bytes());
             log.finish()
         };
@@ -186,7 +187,7 @@ mod tests {
         let long = [b'a', b'b', b'c'].map(|letter| String::from_utf8(vec![letter; LAST_BYTES / 2]).unwrap());
         assert_eq!(last(&long.join("\n")), long[1..].join("\n"));
         // What is no UTF-8 takes more room as text.
-        let mut log = Log::create(file.path().to_str().unwrap(), reader()).unwrap();
+        let mut log = CommandLog::create(file.path().to_str().unwrap(), reader()).unwrap();
         log.push(&vec![0xff; MAX_LINE]);
         let kept = log.finish();
         assert!((LAST_BYTES - 2..=LAST_BYTES).contains(&kept.len()), "{}", kept.len());

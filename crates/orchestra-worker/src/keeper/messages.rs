@@ -17,7 +17,7 @@ const SHOWN_BYTES: usize = 400;
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub enum ToKeeper {
     /// Once, before all else.
-    Order(Box<Order>),
+    Order(Box<CommandOrder>),
     /// To end its command: the signal, the grace, the kill.
     Stop,
     /// To kill the command at once.
@@ -26,7 +26,7 @@ pub enum ToKeeper {
 
 /// What a keeper is to do.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub struct Order {
+pub struct CommandOrder {
     /// The program and its arguments.
     pub command: Vec<String>,
     pub cwd: String,
@@ -51,12 +51,12 @@ pub struct Order {
     /// Files that each of its processes may have open unless it asks for more; `None`: as many as the keeper.
     pub open_files: Option<u64>,
     /// A control group for it; then `memory` bounds all of its processes together.
-    pub group: Option<Group>,
+    pub group: Option<CommandGroup>,
 }
 
 /// A control group (cgroup v2) that is made for a command.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub struct Group {
+pub struct CommandGroup {
     pub folder: String,
     /// It can keep its processes on cores.
     pub bounds_cores: bool,
@@ -69,7 +69,7 @@ pub enum Report {
     /// There is no such program or folder, or a limit cannot be set.
     NotStarted(String),
     /// It has ended, and nothing of it is left.
-    Ended(Ended),
+    Ended(CommandEnd),
     /// All that was read from its lines so far: some times a second at most.
     Metrics(TaskMetrics),
     /// The process of this number, the command itself, was killed and has not ended since: it hangs in the kernel. `Ended` follows, as if the kill
@@ -78,7 +78,7 @@ pub enum Report {
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Encode, Decode)]
-pub struct Ended {
+pub struct CommandEnd {
     /// Its exit code, unless a signal killed it.
     pub code: Option<i32>,
     pub signal: Option<i32>,
@@ -90,7 +90,7 @@ pub struct Ended {
     pub milliseconds: u64,
     /// Most bytes of memory of its group, or else of the command or of a process that it has waited for.
     pub peak_memory: u64,
-    /// The last lines that it wrote: pages, in which it may have said why it failed. See [`Ended::excerpt`].
+    /// The last lines that it wrote: pages, in which it may have said why it failed. See [`CommandEnd::excerpt`].
     pub last_words: String,
     /// Processes that it left behind, at least so many, which were killed.
     pub left_behind: u32,
@@ -100,8 +100,8 @@ pub struct Ended {
     pub metrics: TaskMetrics,
 }
 
-impl Ended {
-    /// The end that [`Ended::write`] has noted there.
+impl CommandEnd {
+    /// The end that [`CommandEnd::write`] has noted there.
     pub fn read(file: &Path) -> Option<Self> {
         codec::decode(&fs::read(file).ok()?).ok()
     }
@@ -132,7 +132,7 @@ impl Frame for Report {
     const MAX_BYTES: usize = 16 << 20;
 }
 
-impl Frame for Ended {
+impl Frame for CommandEnd {
     const MAX_BYTES: usize = Report::MAX_BYTES;
 }
 
@@ -143,8 +143,12 @@ mod tests {
     #[test]
     fn a_message_that_is_cut_or_longer_than_it_says_is_refused() {
         let last_words = "words".to_owned();
-        let report =
-            Report::Ended(Ended { code: Some(3), milliseconds: 300, last_words, ..Ended::default() });
+        let report = Report::Ended(CommandEnd {
+            code: Some(3),
+            milliseconds: 300,
+            last_words,
+            ..CommandEnd::default()
+        });
         let mut bytes = Vec::new();
         codec::encode(&report, &mut bytes).unwrap();
         assert_eq!(bytes[..4], (bytes.len() as u32 - 4).to_le_bytes());
@@ -158,10 +162,10 @@ mod tests {
     #[test]
     fn people_are_shown_the_end_of_the_last_words() {
         let lines: Vec<String> = (0..30).map(|n| format!("{n}{}", "é".repeat(300))).collect();
-        let ended = Ended { last_words: lines.join("\n") + "\n\n", ..Ended::default() };
+        let ended = CommandEnd { last_words: lines.join("\n") + "\n\n", ..CommandEnd::default() };
         let shown = ended.excerpt();
         assert_eq!(shown.lines().count(), SHOWN_LINES);
         assert_eq!(shown.lines().next(), Some(&lines[10][..SHOWN_BYTES]));
-        assert_eq!(Ended::default().excerpt(), "");
+        assert_eq!(CommandEnd::default().excerpt(), "");
     }
 }

@@ -16,7 +16,7 @@ enum Source {
     Regex(Regex),
 }
 
-pub(crate) struct Reader {
+pub(crate) struct MetricReader {
     sources: Vec<Source>,
     has_keys: bool,
     /// Of each source, in the same order.
@@ -26,7 +26,7 @@ pub(crate) struct Reader {
     next: Instant,
 }
 
-impl Reader {
+impl MetricReader {
     /// Why an expression cannot be used is a fragment for people.
     pub fn new(order: &[TaskMetric]) -> Result<Self, String> {
         let source = |metric: &TaskMetric| match &metric.regex {
@@ -139,8 +139,8 @@ fn number(value: &Value) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn reader(metrics: &[TaskMetric]) -> Reader {
-        Reader::new(metrics).unwrap()
+    fn reader(metrics: &[TaskMetric]) -> MetricReader {
+        MetricReader::new(metrics).unwrap()
     }
 
     fn key(key: &str) -> TaskMetric {
@@ -175,7 +175,7 @@ mod tests {
         assert!(loss.last.is_nan());
         assert_eq!(read["val/acc"], MetricValues { count: 2, last: 1.0, min: 0.5, max: 1.0 });
         assert_eq!(*acc, read["val/acc"]);
-        assert!(Reader::new(&[regex("(")]).is_err());
+        assert!(MetricReader::new(&[regex("(")]).is_err());
     }
 
     #[test]

@@ -13,28 +13,28 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::keeper::group::{Grouped, join, kernel_kills};
-use crate::keeper::log::Log;
-use crate::keeper::messages::Order;
-use crate::keeper::metrics::Reader;
+use crate::keeper::log::CommandLog;
+use crate::keeper::messages::CommandOrder;
+use crate::keeper::metrics::MetricReader;
 
-pub(crate) struct Running {
+pub(crate) struct RunningCommand {
     pub group: Pid,
     /// Its control group, where it has one.
     pub limited: Option<Grouped>,
     /// Readable when it has ended.
     pub process: OwnedFd,
     pub output: File,
-    pub log: Log,
+    pub log: CommandLog,
     pub started: Instant,
     /// [`kernel_kills`] at that time.
     pub kernel_kills: Option<u64>,
 }
 
 /// Starts the command; why it cannot be started is a fragment for people.
-pub(crate) fn start(order: &Order) -> Result<Running, String> {
+pub(crate) fn start(order: &CommandOrder) -> Result<RunningCommand, String> {
     let text = |error: rustix::io::Errno| error.to_string();
-    let metrics = Reader::new(&order.metrics)?;
-    let log = Log::create(&order.log, metrics)
+    let metrics = MetricReader::new(&order.metrics)?;
+    let log = CommandLog::create(&order.log, metrics)
         .map_err(|e| format!("its log `{}` cannot be written: {e}", order.log))?;
     let Some((program, arguments)) = order.command.split_first() else {
         return Err("it is empty".to_owned());
@@ -91,11 +91,11 @@ pub(crate) fn start(order: &Order) -> Result<Running, String> {
     let process = pidfd_open(group, PidfdFlags::empty()).map_err(text)?;
     fcntl_setfl(&output, OFlags::NONBLOCK).map_err(text)?;
     // With `command` our ends of the pipe for writing are closed.
-    Ok(Running { group, limited, process, output: output.into(), log, started, kernel_kills })
+    Ok(RunningCommand { group, limited, process, output: output.into(), log, started, kernel_kills })
 }
 
 /// What the command gets of this process by these numbers.
-fn limits(order: &Order) -> [(Resource, Rlimit); 2] {
+fn limits(order: &CommandOrder) -> [(Resource, Rlimit); 2] {
     // No limit can be raised above the hard one, which then bounds the command more than it asks for.
     let at_most = |asked: Option<u64>, hard: Option<u64>| match (asked, hard) {
         (Some(asked), Some(hard)) => Some(asked.min(hard)),

@@ -8,7 +8,7 @@ use orchestra_core::{Failure, ItemId};
 use smallvec::SmallVec;
 
 use super::{FoldPart, FoldTarget, Ticket, Token};
-use crate::flow::fold_target::Gather;
+use crate::flow::fold_target::GatherParts;
 use crate::messages::{RecordTo, WholeItems};
 
 #[derive(Default)]
@@ -21,7 +21,7 @@ pub struct Outcome {
     pub(super) ends: Vec<(Ticket, End<RecordRange>)>,
     /// Rows that have failed since the last `send`.
     pub n_failed: usize,
-    pub(super) parts: Vec<(Arc<dyn Gather>, Vec<FoldPart>)>,
+    pub(super) parts: Vec<(Arc<dyn GatherParts>, Vec<FoldPart>)>,
 }
 
 pub(super) struct RecordRange {

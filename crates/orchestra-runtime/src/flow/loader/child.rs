@@ -31,7 +31,7 @@ pub struct LoaderChild {
 }
 
 #[derive(Debug)]
-pub struct Lost {
+pub struct LostLoader {
     pub exit: WorkerExit,
     pub last_words: String,
     /// Of the items that it had and did not answer for: how many it was through with.
@@ -40,7 +40,7 @@ pub struct Lost {
     pub without_memory: bool,
 }
 
-impl Lost {
+impl LostLoader {
     /// Of a process that could not be started.
     pub fn not_started(error: &io::Error) -> Self {
         let without_memory = error.kind() == io::ErrorKind::OutOfMemory;
@@ -67,7 +67,7 @@ impl LoaderChild {
     }
 
     /// Tells it what it shall be, and waits until it is ready.
-    pub fn handshake(&mut self, load: &ToLoader, time: Duration) -> Result<(), Lost> {
+    pub fn handshake(&mut self, load: &ToLoader, time: Duration) -> Result<(), LostLoader> {
         let until = Instant::now() + time;
         // A process that does not read, a stopped one, must not hold up the thread for ever.
         self.patience = time;
@@ -93,7 +93,7 @@ impl LoaderChild {
         }
     }
 
-    pub fn write(&mut self, frame: &ToLoader) -> Result<(), Lost> {
+    pub fn write(&mut self, frame: &ToLoader) -> Result<(), LostLoader> {
         let Self { runtime, sender, patience, .. } = self;
         match waiting(runtime).block_on(async { timeout(*patience, sender.send(frame)).await }) {
             Ok(Ok(())) => Ok(()),
@@ -103,7 +103,7 @@ impl LoaderChild {
     }
 
     /// The next frame; `None` when there is none by then. After an error the process is gone.
-    pub fn receive_within(&mut self, until: Instant) -> Result<Option<FromLoader>, Lost> {
+    pub fn receive_within(&mut self, until: Instant) -> Result<Option<FromLoader>, LostLoader> {
         let Self { runtime, child, .. } = self;
         match waiting(runtime).block_on(async { timeout_at(until.into(), child.next()).await }) {
             Ok(Ok(Some(frame))) => Ok(Some(frame)),
@@ -113,18 +113,18 @@ impl LoaderChild {
         }
     }
 
-    pub fn garbled(&mut self, what: &str) -> Lost {
+    pub fn garbled(&mut self, what: &str) -> LostLoader {
         self.end(WorkerExit::Garbled(what.to_owned()))
     }
 
     /// Ends it for this reason.
-    pub fn end(&mut self, why: WorkerExit) -> Lost {
+    pub fn end(&mut self, why: WorkerExit) -> LostLoader {
         self.gone(Some(why))
     }
 
     /// Waits for its end, and gives up on a process that not even SIGKILL ends. Its socket is closed, so it ends by itself, or nothing will come
     /// of it.
-    fn gone(&mut self, why: Option<WorkerExit>) -> Lost {
+    fn gone(&mut self, why: Option<WorkerExit>) -> LostLoader {
         let Self { runtime, child, pid, .. } = self;
         child.kill();
         let (exit, mut last_words) = waiting(runtime).block_on(async {
@@ -140,7 +140,7 @@ impl LoaderChild {
             }
         });
         cut_words(&mut last_words);
-        Lost { exit, last_words, through: 0, without_memory: false }
+        LostLoader { exit, last_words, through: 0, without_memory: false }
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use orchestra_core::locked;
 
 use crate::flow::loader::AloneTurn;
-use crate::flow::loader::work::{LoaderWork, Tally};
+use crate::flow::loader::work::{LoaderTally, LoaderWork};
 use crate::flow::ticket::{Ticket, Tickets};
 use crate::messages::SourceMsg;
 
@@ -52,7 +52,7 @@ struct InboxState {
     /// More are asked for when so few are left.
     ask_below: usize,
     /// What is done and not booked: here, and not in the thread, so that it is not lost with a thread that hangs.
-    tally: Tally,
+    tally: LoaderTally,
     booked_at: Option<Instant>,
     closed: bool,
     /// The socket of the process that the thread waits for.
@@ -113,7 +113,7 @@ pub struct Abandoned {
     pub rest: VecDeque<Tickets>,
     /// What no process has answered for. The one that had most of it is killed.
     pub unanswered: VecDeque<Ticket>,
-    pub tally: Tally,
+    pub tally: LoaderTally,
 }
 
 impl InboxState {
@@ -148,7 +148,7 @@ impl Inbox {
 
     /// The next item, and when it was taken. `done` is what the thread did since the last call. Loader `me` asks for more before the last item
     /// is taken, so that the thread does not wait for the answer. For the thread only.
-    pub fn next(&self, done: Tally, work: &LoaderWork, me: usize, none_there: NoneThere) -> NextItem {
+    pub fn next(&self, done: LoaderTally, work: &LoaderWork, me: usize, none_there: NoneThere) -> NextItem {
         let mut waited = false;
         let mut state = locked(&self.state);
         state.tally.add(done);

@@ -11,7 +11,7 @@ use orchestra_worker::exit_codes::EXIT_NO_MEMORY;
 use orchestra_worker::loader::events::ChainSpec;
 
 use super::alone::AloneTurn;
-use super::child::Lost;
+use super::child::LostLoader;
 use super::process::{LoadedItem, LoaderProcess};
 use super::setup::LoaderSetup;
 use super::work::took_too_long;
@@ -94,7 +94,7 @@ impl<'a> LoaderItems<'a> {
     }
 
     /// Starts a process, if there is none, before there is any item.
-    pub fn start(&mut self) -> Result<(), Lost> {
+    pub fn start(&mut self) -> Result<(), LostLoader> {
         if self.process.is_none() {
             let load = self.setup.load();
             self.n_places = load.readable.len();
@@ -138,7 +138,7 @@ impl<'a> LoaderItems<'a> {
         }
     }
 
-    fn go_on(&mut self) -> Result<(), Lost> {
+    fn go_on(&mut self) -> Result<(), LostLoader> {
         self.start()?;
         let Some(process) = &mut self.process else { return Ok(()) };
         let most = if self.one_by_one > 0 { 1 - self.n_given.min(1) } else { usize::MAX };
@@ -148,7 +148,7 @@ impl<'a> LoaderItems<'a> {
     }
 
     /// A process is gone, and with it what it had begun. `None`: another one goes on.
-    fn lost(&mut self, lost: Lost) -> Option<ItemOutcome> {
+    fn lost(&mut self, lost: LostLoader) -> Option<ItemOutcome> {
         self.process = None;
         let had = std::mem::take(&mut self.n_given);
         if self.inbox.is_closed() {
@@ -238,14 +238,14 @@ impl<'a> LoaderItems<'a> {
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 
-    fn given_up(&self, lost: &Lost) -> ItemOutcome {
+    fn given_up(&self, lost: &LostLoader) -> ItemOutcome {
         ItemOutcome::GivenUp(format!(
             "its loaders cannot be started: {}",
             lost.why_none(&self.setup.launcher)
         ))
     }
 
-    fn refusal(&self, kind: FailureKind, lost: &Lost, tries: u32) -> Refusal {
+    fn refusal(&self, kind: FailureKind, lost: &LostLoader, tries: u32) -> Refusal {
         let error = match kind {
             FailureKind::Timeout => took_too_long(&self.setup.limits),
             FailureKind::OutOfMemory => format!(
@@ -266,7 +266,7 @@ impl LoadedItem {
     }
 }
 
-impl Lost {
+impl LostLoader {
     /// Why no process can be started, of the last one that was tried, and what to do.
     pub fn why_none(&self, launcher: &ProcessLauncher) -> String {
         let program = launcher.program.display();

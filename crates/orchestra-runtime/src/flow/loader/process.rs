@@ -9,7 +9,7 @@ use orchestra_core::WorkerExit;
 use orchestra_worker::loader::LoaderRegion;
 use orchestra_worker::loader::events::{ChainSpec, FromLoader, ItemAnswer, ToLoader};
 
-use super::child::{LoaderChild, Lost};
+use super::child::{LoaderChild, LostLoader};
 use super::setup::LoaderSetup;
 use crate::flow::loader::inbox::Inbox;
 use crate::trace::LoaderTrace;
@@ -46,8 +46,8 @@ pub struct LoadedItem {
 
 impl<'a> LoaderProcess<'a> {
     /// Starts it and waits until it is ready, or until `inbox` is closed: then, and later, it ends.
-    pub fn start(setup: &'a LoaderSetup, load: &ChainSpec, inbox: &'a Inbox) -> Result<Self, Lost> {
-        let failed = |error: io::Error| Lost::not_started(&error);
+    pub fn start(setup: &'a LoaderSetup, load: &ChainSpec, inbox: &'a Inbox) -> Result<Self, LostLoader> {
+        let failed = |error: io::Error| LostLoader::not_started(&error);
         let region = usize::try_from(load.region_bytes).unwrap_or(usize::MAX);
         let region = Arc::new(LoaderRegion::new(region).map_err(failed)?);
         let (child, socket) = LoaderChild::launch(&setup.launcher, region.fd()).map_err(failed)?;
@@ -73,7 +73,7 @@ impl<'a> LoaderProcess<'a> {
     }
 
     /// Gives it more items, as many as go into a frame, and tells it what the chain is done with. Gives how many it was given.
-    pub fn send<'l>(&mut self, locators: impl Iterator<Item = &'l [u8]>) -> Result<usize, Lost> {
+    pub fn send<'l>(&mut self, locators: impl Iterator<Item = &'l [u8]>) -> Result<usize, LostLoader> {
         let (mut text, mut ends) = (Vec::new(), Vec::new());
         for locator in locators {
             text.extend_from_slice(locator);
@@ -106,7 +106,7 @@ impl<'a> LoaderProcess<'a> {
     }
 
     /// Waits until something becomes of an item.
-    pub fn wait(&mut self, until: Instant) -> Result<(), Lost> {
+    pub fn wait(&mut self, until: Instant) -> Result<(), LostLoader> {
         let received = self.child.receive_within(until).and_then(|frame| match frame {
             Some(FromLoader::Answers { sent_ns, answers }) => self.accept(sent_ns, answers),
             Some(_) => Err(self.child.garbled("a frame out of order")),
@@ -115,7 +115,7 @@ impl<'a> LoaderProcess<'a> {
         received.map_err(|lost| self.lost(lost))
     }
 
-    fn accept(&mut self, sent_ns: u64, answers: Vec<ItemAnswer>) -> Result<(), Lost> {
+    fn accept(&mut self, sent_ns: u64, answers: Vec<ItemAnswer>) -> Result<(), LostLoader> {
         let (now, n) = (Instant::now(), answers.len() as u64);
         let age = now - self.started;
         self.n_frames += 1;
@@ -134,9 +134,9 @@ impl<'a> LoaderProcess<'a> {
         Ok(())
     }
 
-    fn lost(&mut self, lost: Lost) -> Lost {
+    fn lost(&mut self, lost: LostLoader) -> LostLoader {
         self.lost = Some((lost.exit.clone(), lost.last_words.clone()));
-        Lost { through: self.region.items_done().saturating_sub(self.n_received), ..lost }
+        LostLoader { through: self.region.items_done().saturating_sub(self.n_received), ..lost }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::flow::chain::Outcome;
 use crate::flow::loader::inbox::{Abandoned, Inbox, NextItem, NoneThere};
 use crate::flow::loader::items::{ItemOutcome, LoaderItems};
 use crate::flow::loader::setup::LoaderSetup;
-use crate::flow::loader::work::{LoaderWork, Tally, took_too_long};
+use crate::flow::loader::work::{LoaderTally, LoaderWork, took_too_long};
 use crate::flow::loader::{AloneTurn, LoadedItem};
 use crate::flow::ticket::Ticket;
 use crate::flow::token::Token;
@@ -94,7 +94,7 @@ impl LoaderWork {
     }
 
     /// Notes and sends what became of an item.
-    fn finish(&self, token: &Token, runs: &mut MapRuns, out: &mut Outcome, times: &Times) -> Tally {
+    fn finish(&self, token: &Token, runs: &mut MapRuns, out: &mut Outcome, times: &Times) -> LoaderTally {
         let Times { began, read_after, left_after, waited, .. } = *times;
         if let Some(item) = token.ticket.timeline() {
             let start = self.context.clock.at(began);
@@ -104,7 +104,7 @@ impl LoaderWork {
                 left: start + left_after,
             });
         }
-        let tally = Tally {
+        let tally = LoaderTally {
             loaded: 1,
             bytes: times.bytes,
             decoding: left_after,
@@ -144,7 +144,7 @@ impl<'a> LocalThread<'a> {
     }
 
     fn run(mut self, me: usize) {
-        let mut tally = Tally::default();
+        let mut tally = LoaderTally::default();
         while let NextItem::Item(ticket, started) =
             self.inbox.next(std::mem::take(&mut tally), self.work, me, NoneThere::Wait)
         {
@@ -152,7 +152,7 @@ impl<'a> LocalThread<'a> {
         }
     }
 
-    fn item(&mut self, ticket: Ticket, started: Instant) -> Tally {
+    fn item(&mut self, ticket: Ticket, started: Instant) -> LoaderTally {
         let work = self.work;
         let token = Token::whole(ticket);
         let is_traced = token.ticket.timeline().is_some();
@@ -199,7 +199,7 @@ impl<'a> LocalThread<'a> {
         if given_up {
             // The item was given up meanwhile, and reported.
             self.out = Outcome::default();
-            return Tally::default();
+            return LoaderTally::default();
         }
         let left_after = left_at.map_or(Duration::ZERO, |left_at| left_at - started);
         let busy = started.elapsed();
@@ -229,7 +229,7 @@ impl<'a> ProcessThread<'a> {
             // While the list of items begins. Should it fail, the first item finds that out again.
             drop(self.items.start());
         }
-        let mut tally = Tally::default();
+        let mut tally = LoaderTally::default();
         loop {
             for _ in 0..self.items.wanted() {
                 let none_there = if self.items.is_empty() { NoneThere::Wait } else { NoneThere::GoOn };
@@ -254,7 +254,7 @@ impl<'a> ProcessThread<'a> {
         }
     }
 
-    fn loaded(&mut self, item: Ticket, loaded: LoadedItem, turn: Option<AloneTurn>) -> Tally {
+    fn loaded(&mut self, item: Ticket, loaded: LoadedItem, turn: Option<AloneTurn>) -> LoaderTally {
         let (work, since) = (self.work, Instant::now());
         let token = Token::whole(item);
         let LoadedItem { answer, region, began, read, took, .. } = loaded;
@@ -275,7 +275,7 @@ impl<'a> ProcessThread<'a> {
         self.items.unanswered = self.inbox.take_back();
         if in_hand.given_up {
             self.out = Outcome::default();
-            return Tally::default();
+            return LoaderTally::default();
         }
         let waited = in_hand.waited;
         let busy = took + since.elapsed();
@@ -283,7 +283,7 @@ impl<'a> ProcessThread<'a> {
         work.finish(&token, &mut self.runs, &mut self.out, &times)
     }
 
-    fn failed(&mut self, item: Ticket, refusal: Refusal, tries: u32) -> Tally {
+    fn failed(&mut self, item: Ticket, refusal: Refusal, tries: u32) -> LoaderTally {
         tracing::warn!(item = %item.name(), error = %refusal.error, "item given up");
         let token = Token::whole(item);
         self.work.fail(&token, refusal, tries, &mut self.out);
@@ -291,13 +291,13 @@ impl<'a> ProcessThread<'a> {
     }
 
     /// Ends an item whose request was withdrawn.
-    fn dropped(&mut self, item: Ticket) -> Tally {
+    fn dropped(&mut self, item: Ticket) -> LoaderTally {
         let token = Token::whole(item);
         self.work.chain.end_dropped(&token, &mut self.out);
         self.not_loaded(&token)
     }
 
-    fn not_loaded(&mut self, token: &Token) -> Tally {
+    fn not_loaded(&mut self, token: &Token) -> LoaderTally {
         let began = Instant::now();
         let (left_after, busy, waited) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
         let times = Times { began, read_after: None, left_after, busy, waited, bytes: 0 };

@@ -32,7 +32,7 @@ pub struct LoaderWork {
 /// What a thread has done since it was last booked. Counters that all threads share cost each of them a trip to another core, so they
 /// are changed once for many small items.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct LoaderTally {
     pub loaded: u64,
     /// Rows that entered and left each map of the chain.
     pub counts: SmallVec<[MapCount; 2]>,
@@ -43,8 +43,8 @@ pub struct Tally {
     pub waiting_for_row: Duration,
 }
 
-impl Tally {
-    pub fn add(&mut self, other: Tally) {
+impl LoaderTally {
+    pub fn add(&mut self, other: LoaderTally) {
         self.loaded += other.loaded;
         MapCount::add_all(&mut self.counts, &other.counts);
         // What a loader process says it has read may be anything.

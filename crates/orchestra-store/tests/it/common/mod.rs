@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use orchestra_core::{ItemId, SourceId};
 use orchestra_store::{
-    Commit, CommitError, FileIndex, Journal, OutputFolder, PlacedFile, RunIdentity, State,
+    Commit, CommitError, FileIndex, FolderState, Journal, OutputFolder, PlacedFile, RunIdentity,
 };
 use tempfile::TempDir;
 
@@ -120,11 +120,11 @@ pub fn fails(item: ItemId) -> bool {
 /// Resumes the run in `dir`, or begins it.
 pub fn start(dir: &Path) -> Journal {
     let mut folder = OutputFolder::open(dir).unwrap();
-    if matches!(folder.state(), State::Unreadable(_)) {
+    if matches!(folder.state(), FolderState::Unreadable(_)) {
         folder.discard().unwrap();
     }
     match folder.state() {
-        State::Fresh => Journal::begin(folder, &identity(), &files()).unwrap(),
+        FolderState::Fresh => Journal::begin(folder, &identity(), &files()).unwrap(),
         _ => Journal::resume(folder, &identity(), &files()).unwrap(),
     }
 }
