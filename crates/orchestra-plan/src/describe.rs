@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::tasks::{Demand, Gpus, WHOLE};
-use orchestra_core::{ConvSearch, DeviceId, Provider};
+use orchestra_core::{ConvSearch, DeviceId, Provider, SessionTuning};
 
 use crate::bytes::format_bytes;
 use crate::iteration;
@@ -307,13 +307,9 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
     if let Some(iteration) = &batch.iteration {
         writeln!(out, "    loop: {}", iteration::described(iteration, model, &batch.outputs))?;
     }
-    if !batch.values.is_empty() {
-        let value = |column: &Column| format!("`{}` {}", column.name, column.ty);
-        writeln!(
-            out,
-            "    beside its slots: {}",
-            batch.values.iter().map(value).collect::<Vec<_>>().join(", ")
-        )?;
+    let values: Vec<String> = batch.values.iter().map(|c| format!("`{}` {}", c.name, c.ty)).collect();
+    if !values.is_empty() {
+        writeln!(out, "    beside its slots: {}", values.join(", "))?;
     }
     write_carried(out, plan, &batch.carries[batch.values.len()..])?;
     let rows = match batch.fixed_batch {
@@ -325,15 +321,7 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
     if let Some(size) = batch.padded_to {
         writeln!(out, "    smaller batches are padded to {size}")?;
     }
-    if let Provider::TensorRt(tensorrt) = &model.tuning.provider {
-        let precision = if tensorrt.fp16 { " in f16" } else { "" };
-        let kept = tensorrt.engines.as_ref().map(|folder| format!("kept in {}", folder.display()));
-        let kept = kept.unwrap_or_else(|| "not kept".to_owned());
-        writeln!(out, "    provider: TensorRT{precision}, and CUDA for the rest; engines are {kept}")?;
-    }
-    if model.tuning.conv_search == ConvSearch::Exhaustive {
-        writeln!(out, "    cuDNN searches long for the kernels of each shape that is new")?;
-    }
+    write_tuning(out, &model.tuning)?;
     let workers = batch.workers.iter().map(|w| {
         let device = &plan.devices[w.device.index()].spec.name;
         let (workers, threads) = (plural(w.count, "worker"), plural(w.threads, "thread"));
@@ -355,4 +343,17 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
         plural(layout.slot_rows, "row"),
         format_bytes(layout.total_bytes() as u64)
     )
+}
+
+fn write_tuning(out: &mut String, tuning: &SessionTuning) -> fmt::Result {
+    if let Provider::TensorRt(tensorrt) = &tuning.provider {
+        let precision = if tensorrt.fp16 { " in f16" } else { "" };
+        let kept = tensorrt.engines.as_ref().map(|folder| format!("kept in {}", folder.display()));
+        let kept = kept.unwrap_or_else(|| "not kept".to_owned());
+        writeln!(out, "    provider: TensorRT{precision}, and CUDA for the rest; engines are {kept}")?;
+    }
+    if tuning.conv_search == ConvSearch::Exhaustive {
+        writeln!(out, "    cuDNN searches long for the kernels of each shape that is new")?;
+    }
+    Ok(())
 }

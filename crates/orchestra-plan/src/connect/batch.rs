@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use orchestra_core::data::{Column, ColumnType, Schema};
-use orchestra_core::{
-    Code, DType, Dim, Iteration, ModelId, PixelInput, Placement, ProbedModel, ReadOutput, TensorSpec,
-};
+use orchestra_core::{Code, DType, Dim, Iteration, ModelId, PixelInput, Placement, ProbedModel, TensorSpec};
 
 use super::iterated::IteratedModel;
 use super::{Wiring, input, links, placed, stage_plan};
@@ -29,10 +27,12 @@ struct Fed {
     pixels: Option<PixelInput>,
 }
 
-/// What feeds an input: a tensor in a slot, or, of a program, a column of any other type, under the input's name.
-enum Feed {
-    Slot(Fed),
-    Value(Column, ColumnRef),
+/// What feeds the inputs: tensors in slots, and, of a program, columns of any other type, under the names of the inputs.
+#[derive(Default)]
+struct Feeds {
+    slots: Vec<Fed>,
+    values: Vec<Column>,
+    carries: Vec<ColumnRef>,
 }
 
 impl<'a> Wiring<'a, '_> {
@@ -48,22 +48,8 @@ impl<'a> Wiring<'a, '_> {
         let known = model.known.as_ref().ok_or(Reported)?;
         let signature = &known.plan;
         let fixed_batch = self.fixed_batch(node, &signature.inputs);
-        let links = self.inputs(node, model, known)?;
-        let inputs = signature.inputs.iter().zip(&known.open_inputs).zip(links);
-        let feeds: Vec<Result<Feed, Reported>> = inputs
-            .map(|((want, is_open), link)| self.feed(node, model, known, (want, *is_open), link))
-            .collect();
-        let fixed_batch = fixed_batch?;
-        let (mut fed, mut values, mut carries) = (Vec::new(), Vec::new(), Vec::new());
-        for feed in feeds.into_iter().collect::<Result<Vec<_>, _>>()? {
-            match feed {
-                Feed::Slot(of) => fed.push(of),
-                Feed::Value(column, read) => {
-                    values.push(column);
-                    carries.push(read);
-                }
-            }
-        }
+        let feeds = self.feeds(node, model, known);
+        let (fixed_batch, Feeds { slots: fed, values, carries }) = (fixed_batch?, feeds?);
         let mut inputs: Vec<ColumnRef> = fed.iter().map(|fed| fed.read).collect();
         let reads = inputs.iter().chain(&carries);
         let mut places: Vec<ColumnRef> = reads.filter_map(|read| placed(self.workflow, read.from)).collect();
@@ -89,7 +75,8 @@ impl<'a> Wiring<'a, '_> {
             inputs.push(placed);
             tensors.push(Placement::tensor());
         }
-        let gives = self.gives(stage, known, &given, &mut outputs);
+        let largest = largest::of(self.workflow, stage, known, &given, &mut outputs);
+        let gives = largest.map_or_else(|| columns(&given, &outputs), |largest| vec![largest]);
         let batch = BatchPlan {
             model: ModelId(index as u16), // tables are no more than ids
             carries,
@@ -116,30 +103,21 @@ impl<'a> Wiring<'a, '_> {
         })
     }
 
-    /// The columns of what is given, and of what else workers give. Where the largest numbers of an output are all that is read, workers give these
-    /// instead.
-    fn gives(
-        &self,
-        stage: usize,
+    fn feeds(
+        &mut self,
+        node: &'a StageNode,
+        model: &ModelNode,
         known: &KnownModel,
-        given: &[StageOutput],
-        outputs: &mut [TensorSpec],
-    ) -> Vec<Column> {
-        let column = |output: &TensorSpec, ty| Column { name: output.name.clone(), ty };
-        if let ([output], [StageOutput { read: ReadOutput { is_text: false, .. }, .. }]) =
-            (&mut *outputs, given)
-            && largest::is_all_that_is_read(self.workflow, stage, known)
-            && let Some(stored) = largest::of(output)
-        {
-            let model = std::mem::replace(output, stored.clone());
-            return vec![column(&model.clone(), ColumnType::Largest { stored, model })];
+    ) -> Result<Feeds, Reported> {
+        let links = self.inputs(node, model, known)?;
+        let (mut feeds, mut all) = (Feeds::default(), Ok(()));
+        for ((want, is_open), link) in known.plan.inputs.iter().zip(&known.open_inputs).zip(links) {
+            all = self.feed(node, model, known, (want, *is_open), link, &mut feeds).and(all);
         }
-        let said = outputs[given.len()..].iter();
-        let said = said.map(|output| column(output, ColumnType::Tensor(output.clone())));
-        given.iter().map(|output| column(&output.read.tensor, output.column())).chain(said).collect()
+        all.map(|()| feeds)
     }
 
-    /// What a link feeds an input of the model; one that is open takes any tensor, and one of a program any column.
+    /// Adds what a link feeds an input of the model; one that is open takes any tensor, and one of a program any column.
     fn feed(
         &mut self,
         node: &StageNode,
@@ -147,7 +125,8 @@ impl<'a> Wiring<'a, '_> {
         known: &KnownModel,
         (want, is_open): (&TensorSpec, bool),
         link: &Link,
-    ) -> Result<Feed, Reported> {
+        feeds: &mut Feeds,
+    ) -> Result<(), Reported> {
         let reader = format!("stage `{}`", node.name.value);
         let input = input(self.workflow, link)?;
         let takes_any = is_open && matches!(known.plan.code, Some(Code::Program(_)));
@@ -166,8 +145,9 @@ impl<'a> Wiring<'a, '_> {
                 let help = "have the stage read the parts before they are gathered";
                 return self.cx.error(link.span, message).help(help).fail();
             }
-            let value = Column { name: want.name.clone(), ty: ty.clone() };
-            return Ok(Feed::Value(value, ColumnRef { from: link.target, column }));
+            feeds.values.push(Column { name: want.name.clone(), ty: ty.clone() });
+            feeds.carries.push(ColumnRef { from: link.target, column });
+            return Ok(());
         }
         let tensor = ty.tensor().ok_or(Reported)?;
         let want = match is_open {
@@ -187,7 +167,8 @@ impl<'a> Wiring<'a, '_> {
         }
         let stored = self.fits(&model.name.value, &want, link, ty)?;
         let (read, row) = (ColumnRef { from: link.target, column }, tensor.row.clone());
-        Ok(Feed::Slot(Fed { read, want: TensorSpec { row, ..want }, stored, pixels }))
+        feeds.slots.push(Fed { read, want: TensorSpec { row, ..want }, stored, pixels });
+        Ok(())
     }
 
     /// The column that feeds an input of a program: that of its own name where none is named, the only tensor, or the only column.
@@ -207,13 +188,11 @@ impl<'a> Wiring<'a, '_> {
     /// The column that a link means: a tensor.
     fn tensor_of(&mut self, reader: &str, input: &Input) -> Result<usize, Reported> {
         let has_pictures = input.gives.0.iter().any(|column| column.ty == ColumnType::Picture);
-        let what = match input.is_source && has_pictures {
-            true => format!(
-                "a tensor: put an image stage in between: [stages.pixels], kind = \"image\", from = \"{}\", size = [..]",
-                input.name
-            ),
-            false => "a tensor".to_owned(),
-        };
+        let mut what = "a tensor".to_owned();
+        if input.is_source && has_pictures {
+            what += ": put an image stage in between: [stages.pixels], kind = \"image\", from = \"";
+            what += &format!("{}\", size = [..]", input.name);
+        }
         let is_tensor = |column: &Column| column.ty.tensor().is_some();
         input.column(reader, &what, is_tensor, &mut self.cx.diags)
     }
@@ -236,10 +215,8 @@ impl<'a> Wiring<'a, '_> {
                 let Some(first) = missing.first() else { return Ok(vec![link; wanted.len()]) };
                 let (stage, giver) = (&node.name.value, input.described());
                 let columns = list(input.gives.names());
-                let message = format!(
-                    "stage `{stage}` takes {}, which {giver} does not give",
-                    list(missing.iter().copied())
-                );
+                let takes = list(missing.iter().copied());
+                let message = format!("stage `{stage}` takes {takes}, which {giver} does not give");
                 let help = format!(
                     "call its arguments as the columns that they take: {columns}; or write inputs = {{ {first} = \"stage.column\", .. }}"
                 );
@@ -247,11 +224,9 @@ impl<'a> Wiring<'a, '_> {
             }
             if wanted.len() > 1 {
                 let n = wanted.len();
-                return self
-                    .cx
-                    .error(from.span, format!("model `{model}` has {n} inputs, but `from` names one stage"))
-                    .help(format!("write inputs = {{ name = \"stage\", .. }}; inputs: {}", list(names())))
-                    .fail();
+                let message = format!("model `{model}` has {n} inputs, but `from` names one stage");
+                let help = format!("write inputs = {{ name = \"stage\", .. }}; inputs: {}", list(names()));
+                return self.cx.error(from.span, message).help(help).fail();
             }
             return links(&node.links);
         }
@@ -390,15 +365,15 @@ impl<'a> Wiring<'a, '_> {
                 .fail();
         }
         if give.fixed_row().is_none() {
-            let message = format!(
-                "output `{}` of stage `{giver}` has no fixed shape, so it cannot be fed on",
-                give.name
-            );
+            let output = &give.name;
+            let message =
+                format!("output `{output}` of stage `{giver}` has no fixed shape, so it cannot be fed on");
+            let help = "export the model with fixed dimensions other than the batch";
             return self
                 .cx
                 .error(link.span, message)
                 .label(format!("`{giver}` gives {give}"))
-                .help("export the model with fixed dimensions other than the batch")
+                .help(help)
                 .fail();
         }
         let same_row = is_same_row(want, give);
@@ -445,6 +420,14 @@ fn has_pictures(ty: &ColumnType) -> bool {
         ColumnType::Optional(of) => has_pictures(of),
         _ => false,
     }
+}
+
+/// The columns of what is given, and of what else workers give.
+fn columns(given: &[StageOutput], outputs: &[TensorSpec]) -> Vec<Column> {
+    let column = |output: &TensorSpec, ty| Column { name: output.name.clone(), ty };
+    let said = outputs[given.len()..].iter();
+    let said = said.map(|output| column(output, ColumnType::Tensor(output.clone())));
+    given.iter().map(|output| column(&output.read.tensor, output.column())).chain(said).collect()
 }
 
 /// Of several tensors the only one that the model can take is meant.
