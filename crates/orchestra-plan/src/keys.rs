@@ -9,7 +9,7 @@ pub use self::settings::{DEVICES, LIMITS, PIPELINE, TELEMETRY};
 pub(crate) use self::tasks::StopSignal;
 pub use self::tasks::{BEST, METRIC, RETRIES, TASK};
 pub(crate) use self::workers::{AskedWorkers, DeviceNames, ProviderName};
-pub use self::workers::{MODEL, RECYCLE, WORKERS};
+pub use self::workers::{MODEL, WORKERS};
 
 use crate::key::{Key, key};
 use crate::keys;

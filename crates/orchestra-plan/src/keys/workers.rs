@@ -70,17 +70,8 @@ keys! {
         /// variables of the environment that libraries of `custom_ops` need
         sandbox_env: "text or list" = "none",
         /// when a healthy worker is replaced. Its successor is loaded first, or, on a GPU without memory for both, as soon as it is gone
-        #[table(RECYCLE)]
+        #[table(Recycle::KEYS)]
         recycle: "table" = "none",
-    }
-
-    /// `recycle` of a model or of a stage that runs a program.
-    pub const RECYCLE {
-        /// after so many batches
-        #[range(1, u64::MAX >> 1)]
-        batches: "integer" = "none",
-        /// when its memory has grown by so much since its first batch
-        growth: "memory" = "none",
     }
 }
 
@@ -136,7 +127,7 @@ impl settings::Setting for DeviceNames {
 
 impl settings::Setting for Recycle {
     const TYPE: &'static str = "table";
-    const TABLE: &'static [Key] = RECYCLE;
+    const TABLE: &'static [Key] = <Self as settings::Settings>::KEYS;
 
     fn read(f: &mut Fields<'_, '_>, key: &str) -> Option<Self> {
         let mut f = f.table(key)?;
@@ -144,8 +135,7 @@ impl settings::Setting for Recycle {
             let message = format!("{} has no effect: it has neither `batches` nor `growth`", f.what);
             f.diags.warning(f.span, message).help("leave it out, or say when a worker is to be replaced");
         }
-        let growth: Option<NonZeroU64> = f.get("growth");
-        Some(Self { batches: f.get("batches"), growth_bytes: growth.map(NonZeroU64::get) })
+        <Self as settings::Settings>::read(&mut f)
     }
 
     fn of_default(_: &str, _: &Fields<'_, '_>) -> Option<Self> {

@@ -1,5 +1,6 @@
 //! What runs in worker processes: a batch stage, its model, the devices and the workers on them.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use orchestra_core::{
 use serde::Serialize;
 
 use super::ColumnRef;
+use crate::settings;
 
 /// A model file and what is known of it without loading it.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -46,13 +48,17 @@ pub struct ModelPlan {
     pub code: Option<Code>,
 }
 
-/// When a healthy worker is replaced.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
-pub struct Recycle {
-    /// After this many batches.
-    pub batches: Option<u64>,
-    /// When its resident memory has grown by this many bytes since its first batch.
-    pub growth_bytes: Option<u64>,
+settings! {
+    /// `recycle` of a model or of a stage that runs a program: when a healthy worker is replaced.
+    #[derive(Debug, Clone, Copy, Default, Serialize)]
+    pub struct Recycle {
+        /// after so many batches
+        #[range(1, u64::MAX >> 1)]
+        batches: Option<u64>,
+        /// when its memory has grown by so much since its first batch
+        #[serde(rename = "growth_bytes")]
+        growth: Option<NonZeroU64>,
+    }
 }
 
 #[derive(Debug, Clone, Default, Serialize)]

@@ -85,7 +85,7 @@ impl Life {
         self.batches += 1;
         let bounds = serve.recycle;
         let worn = bounds.batches.is_some_and(|n| self.batches - batches_then >= n)
-            || bounds.growth_bytes.is_some_and(|n| rss.saturating_sub(rss_then) > n);
+            || bounds.growth.is_some_and(|n| rss.saturating_sub(rss_then) > n.get());
         if worn {
             // Counted from here again: should the successor fail, this one asks once more at its next bound.
             self.fresh_at = Some((self.batches, rss));
