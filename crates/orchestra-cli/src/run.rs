@@ -155,20 +155,14 @@ impl Command<'_> {
             orchestra::prepare_with(Arc::clone(&plan), earlier, None, version).map_err(not_started)?;
         self.open_logs(&plan, &prepared.run_id)?;
         retry::keep_command(&plan.output);
-        for reason in &plan.reasons {
+        for reason in plan.reasons.iter().chain(&plan.late.as_ref().map(|late| late.in_words())) {
             tracing::info!(%reason, "planned");
-        }
-        if let Some(late) = &plan.late {
-            tracing::info!(reason = %late.in_words(), "planned");
         }
         if let Some(code) = prepared.nothing_to_do().filter(|_| args.only.is_empty()) {
             return finished_before(prepared, code, Output::of(args, *verbosity)).map(Part::FinishedBefore);
         }
         notices.found(&prepared, first.is_some());
-        let library = match ahead {
-            Some(library) => library,
-            None => runtime_library(args, &plan, *notices)?,
-        };
+        let library = ahead.map_or_else(|| runtime_library(args, &plan, *notices), Ok)?;
         if let Some(library) = &library {
             let version = library.version.as_deref().unwrap_or("unknown");
             tracing::info!(path = %library.path.display(), version, origin = %library.origin, "onnxruntime found");

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use orchestra_core::restart::RestartPolicy;
 use orchestra_core::{DeviceId, PipelineId, StageId, WorkerId};
-use orchestra_plan::{MaxFailed, PipelinePlan, Plan};
+use orchestra_plan::{LatePlan, MaxFailed, PipelinePlan, Plan};
 use orchestra_store::Extent;
 use tokio::time::Instant;
 
@@ -119,9 +119,10 @@ pub struct RunContext {
 }
 
 impl RunContext {
-    /// Whether this is the first of two parts: only the tasks run by whose values the rest of the file is planned, and what they come after.
-    pub fn is_first_part(&self) -> bool {
-        self.plan.late.is_some() && self.options.first_part.is_none() && !self.options.tasks_only
+    /// What is planned after this run, where it is the first of two parts: only the tasks run whose values that uses, and what they come after.
+    pub fn planned_next(&self) -> Option<&LatePlan> {
+        let RunOptions { first_part, tasks_only, .. } = &self.options;
+        self.plan.late.as_ref().filter(|_| first_part.is_none() && !tasks_only)
     }
 
     /// The context of a run that starts now.

@@ -233,7 +233,7 @@ impl RunHandle {
         let is_useless =
             |end: &PipelineEnd| matches!(end, PipelineEnd::NoResult(_) | PipelineEnd::Doubted(_));
         let must_start_over = ending.pipelines.values().any(is_useless);
-        let mut goes_on = self.context.is_first_part() && problems.is_empty();
+        let mut goes_on = self.context.planned_next().is_some() && problems.is_empty();
         if !goes_on && let Some((code, problem)) = not_started(&self.context) {
             problems.push(problem);
             exit_code = if exit_code == 0 { code } else { exit_code };

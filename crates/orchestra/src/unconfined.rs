@@ -8,8 +8,7 @@ use orchestra_runtime::RunOptions;
 /// tasks only says nothing: these are not confined.
 pub(crate) fn warn(plan: &Plan, options: &RunOptions) {
     let missing = orchestra_worker::sandbox::missing();
-    let is_first_part = plan.late.is_some() && options.first_part.is_none();
-    if missing.is_empty() || options.tasks_only || is_first_part {
+    if missing.is_empty() || options.tasks_only {
         return;
     }
     let has_loaders = options.loaders.is_some() && !plan.sources.is_empty();

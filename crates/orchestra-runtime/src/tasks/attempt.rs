@@ -173,11 +173,8 @@ impl TasksShared {
 
     /// Links the best of the tables that what is planned later uses, at the end of the first part of a run.
     pub fn link_best(&self) -> io::Result<()> {
-        let Some(late) = self.context.plan.late.as_ref().filter(|_| self.context.is_first_part()) else {
-            return Ok(());
-        };
-        let ends = locked(&self.ends);
-        best::link_all(self.plan(), self.output(), &late.best, &ends)
+        let Some(next) = self.context.planned_next() else { return Ok(()) };
+        best::link_all(self.plan(), self.output(), &next.best, &locked(&self.ends))
     }
 
     /// Gives the command to a keeper, and waits until nothing of it is left.

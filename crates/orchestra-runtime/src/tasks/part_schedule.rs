@@ -14,11 +14,8 @@ use crate::tasks::earlier::KnownTask;
 pub fn schedule(context: &RunContext, known: &[KnownTask]) -> Schedule {
     let plan = &context.plan;
     let tasks = &plan.tasks.tasks;
-    let of_part = context.is_first_part().then(|| {
-        let is_used = |task: &TaskPlan| {
-            let late = plan.late.as_ref();
-            late.is_some_and(|late| late.tasks.contains(&task.id) || late.best.contains(&task.name))
-        };
+    let of_part = context.planned_next().map(|next| {
+        let is_used = |task: &TaskPlan| next.tasks.contains(&task.id) || next.best.contains(&task.name);
         let used = (0..tasks.len()).filter(|task| is_used(&tasks[*task]));
         with_earlier(used, |task| &tasks[task].after)
     });
