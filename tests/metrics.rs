@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::common::page::{get, page, page_address, sum};
 use crate::common::{Run, Workplace, until};
-use orchestra_telemetry::metrics::{Kind, names};
+use orchestra_telemetry::metrics::{InstrumentKind, names};
 use orchestra_testkit::skip::has_programs;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -39,8 +39,10 @@ fn long_run(items: u64, more: &[&str]) -> (Workplace, Run, SocketAddr) {
 fn names_on_the_page(instrument: &names::Instrument) -> Vec<String> {
     let name = instrument.prometheus_name();
     match instrument.kind {
-        Kind::Histogram => ["_bucket", "_sum", "_count"].map(|part| format!("{name}{part}")).to_vec(),
-        Kind::Counter | Kind::Gauge => vec![name],
+        InstrumentKind::Histogram => {
+            ["_bucket", "_sum", "_count"].map(|part| format!("{name}{part}")).to_vec()
+        }
+        InstrumentKind::Counter | InstrumentKind::Gauge => vec![name],
     }
 }
 

@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use orchestra::plan::LogFormat;
 use tracing::level_filters::LevelFilter;
 
 use crate::help;
@@ -13,7 +14,7 @@ mod lab;
 mod values;
 
 pub use lab::{BenchArgs, ChaosArgs, LabArgs};
-use values::{SetArg, device, setting};
+use values::{SetArg, device, log_format, setting};
 
 /// Runs ONNX models over images, on every GPU of this machine or on its CPU, from one workflow file.
 #[derive(Debug, Parser)]
@@ -118,10 +119,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub metrics: Option<String>,
     /// How to say what is said on standard error; with `json`, each message is one line with one object [default: text]
-    #[arg(long, value_name = "FORMAT", value_enum)]
+    #[arg(long, value_name = "FORMAT", value_parser = log_format())]
     pub log_format: Option<LogFormat>,
     /// What the lines of the log files look like [default: the file, else text]
-    #[arg(long, value_name = "FORMAT", value_enum)]
+    #[arg(long, value_name = "FORMAT", value_parser = log_format())]
     pub log_files: Option<LogFormat>,
 }
 
@@ -165,24 +166,6 @@ pub struct VerifyArgs {
     /// Print what was found as JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// What log lines look like.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// For people
-    Text,
-    /// For programs: one JSON object per line
-    Json,
-}
-
-impl From<LogFormat> for orchestra::plan::LogFormat {
-    fn from(format: LogFormat) -> Self {
-        match format {
-            LogFormat::Text => Self::Text,
-            LogFormat::Json => Self::Json,
-        }
-    }
 }
 
 /// `orchestra check`

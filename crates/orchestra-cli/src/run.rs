@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use orchestra::plan::LogFormat;
 use orchestra::telemetry::metrics::Metrics;
 use orchestra::telemetry::{LogSettings, Telemetry, TelemetryGuard, TraceSettings};
 use orchestra::{
@@ -15,7 +16,7 @@ use orchestra_plan::TelemetryPlan;
 use tokio::runtime::Runtime;
 
 use self::end::{Output, end, finished_before};
-use crate::args::{LogFormat, RunArgs, Verbosity};
+use crate::args::{RunArgs, Verbosity};
 use crate::exit_code::ExitCode;
 use crate::notices::{LibraryNotes, Notices};
 use crate::planning::{self, Workflow};
@@ -259,8 +260,8 @@ fn telemetry(
         terminal: verbosity.terminal_level(),
         filter: std::env::var("RUST_LOG").ok(),
         color: surroundings.color(),
-        terminal_format: args.log_format.map(Into::into).unwrap_or_default(),
-        file_format: args.log_files.map(Into::into).or(plan.telemetry.log_format).unwrap_or_default(),
+        terminal_format: args.log_format.unwrap_or_default(),
+        file_format: args.log_files.or(plan.telemetry.log_format).unwrap_or_default(),
         ..LogSettings::default()
     };
     let guard = Telemetry::build(&logs, traces.settings.as_ref())

@@ -15,7 +15,7 @@ const ALIGN: usize = 256;
 const OUTPUT_SLOTS: usize = 5;
 
 /// Room for the inputs and outputs of some rows.
-pub struct Buffers {
+pub struct DeviceBuffers {
     /// Rows that there is room for.
     pub rows: usize,
     pub inputs: Vec<DevicePointer>,
@@ -24,7 +24,7 @@ pub struct Buffers {
     all: (DevicePointer, usize),
 }
 
-impl Buffers {
+impl DeviceBuffers {
     /// Room for `rows` rows, or for half as many, and so on, where the device has no more memory.
     pub fn new(driver: &Driver, layout: &BatchLayout, rows: usize) -> Result<Self, CudaError> {
         let mut rows = rows.max(1);

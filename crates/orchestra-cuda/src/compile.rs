@@ -8,7 +8,7 @@ use orchestra_core::{Kernel, TensorSpec};
 use orchestra_worker::load_error::LoadError;
 
 use crate::arguments::{check, definitions};
-use crate::ffi::nvrtc::{Compiled, Nvrtc, Source};
+use crate::ffi::nvrtc::{Compiled, KernelSource, Nvrtc};
 use crate::spec::headers_of;
 
 /// The most of the compiler's log that a message holds; what goes wrong first stands first.
@@ -89,7 +89,7 @@ pub fn compile(
     let headers = kernel.headers.iter().cloned().map(|(name, header)| Ok((text(name)?, text(header)?)));
     let headers: Vec<(CString, CString)> = headers.collect::<Result<_, LoadError>>()?;
     let source = format!("{}{}", kernel.source, check(kernel, inputs, outputs));
-    let source = Source {
+    let source = KernelSource {
         file: &text(kernel.file.clone())?,
         text: &text(source)?,
         headers: &headers,

@@ -11,7 +11,7 @@ use orchestra_worker::frames::{Load, Run, RunTiming};
 use orchestra_worker::load_error::LoadError;
 
 use crate::arguments::values;
-use crate::buffers::{Buffers, page_lock};
+use crate::buffers::{DeviceBuffers, page_lock};
 use crate::compile::compile;
 use crate::errors;
 use crate::ffi::driver::{Driver, Function, NoDriver};
@@ -27,7 +27,7 @@ pub struct KernelEngine {
 struct Serving {
     driver: Driver,
     function: Function,
-    buffers: Buffers,
+    buffers: DeviceBuffers,
     arena: WorkerArena,
     kernel: Kernel,
     /// What the grid is made for.
@@ -56,7 +56,7 @@ impl Engine for KernelEngine {
         let (compiled, compiler) = compile(&spec.kernel, (&inputs, &outputs), driver.capability, version)?;
         let function = driver.function(&compiled.image, &compiled.name).map_err(errors::load)?;
         page_lock(&driver, &arena);
-        let buffers = Buffers::new(&driver, layout, layout.slot_rows).map_err(errors::load)?;
+        let buffers = DeviceBuffers::new(&driver, layout, layout.slot_rows).map_err(errors::load)?;
         let (warmed, first_output) = (buffers.rows, outputs[0].clone());
         let serving = Serving { driver, function, buffers, arena, kernel: spec.kernel, first_output };
         serving.warm_up()?;

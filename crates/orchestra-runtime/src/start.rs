@@ -14,7 +14,7 @@ use tokio::sync::{oneshot, watch};
 use crate::account::meter::{Meter, Remains};
 use crate::account::status::RunStatus;
 use crate::context::{RunContext, RunOptions};
-use crate::fleet::device_watch::Watcher;
+use crate::fleet::device_watch::DeviceWatcher;
 use crate::flow::committer::{self, Traces};
 use crate::flow::listing::Listing;
 use crate::flow::result_files::sink_file;
@@ -59,7 +59,7 @@ pub struct RunHandle {
     snapshots: watch::Receiver<RunStatus>,
     done: oneshot::Receiver<RunEnding>,
     end: TellTheEnd,
-    watcher: Watcher,
+    watcher: DeviceWatcher,
     started_unix_ms: u64,
 }
 
@@ -185,7 +185,7 @@ impl Prepared {
         let (root, _) = Actor::spawn(None, Orchestra, args).await?;
         let root = AbortOnDrop(root);
         let end = TellTheEnd::of(&context);
-        let watcher = Watcher::start(&context)?;
+        let watcher = DeviceWatcher::start(&context)?;
         Ok(RunHandle { context, root, snapshots, done, end, watcher, started_unix_ms })
     }
 }

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use orchestra::plan::{Choice as _, LogFormat};
+
 /// `--set KEY=VALUE`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetArg {
@@ -45,6 +48,12 @@ pub fn every(text: &str) -> Result<Every, String> {
             if range.contains(&time) { Ok(Every(Some(time))) } else { Err(expected.to_owned()) }
         }
     }
+}
+
+pub fn log_format() -> impl TypedValueParser<Value = LogFormat> {
+    let text = PossibleValue::new("text").help("For people");
+    let json = PossibleValue::new("json").help("For programs: one JSON object per line");
+    PossibleValuesParser::new([text, json]).map(|name| LogFormat::named(&name).unwrap_or_default())
 }
 
 pub fn device(text: &str) -> Result<String, String> {

@@ -28,7 +28,7 @@ orchestra_worker::functions! {
 pub struct Nvrtc(NvrtcTable);
 
 /// What is compiled. Texts end with 0.
-pub struct Source<'a> {
+pub struct KernelSource<'a> {
     /// As messages call it.
     pub file: &'a CStr,
     pub text: &'a CStr,
@@ -75,7 +75,7 @@ impl Nvrtc {
     /// Compiles to code for a device (`is_binary`), or to PTX. An error is the compiler's log.
     pub fn compile(
         &self,
-        source: &Source<'_>,
+        source: &KernelSource<'_>,
         options: &[CString],
         is_binary: bool,
     ) -> Result<Compiled, String> {

@@ -250,12 +250,12 @@ impl Watched {
 
 /// The threads that look at the devices of a run, one for each: a driver that hangs over one device does not stop the looks at the others. Dropping it
 /// ends the threads, each after the look at which it is.
-pub(crate) struct Watcher {
+pub(crate) struct DeviceWatcher {
     stop: Arc<AtomicBool>,
     threads: Vec<Thread>,
 }
 
-impl Watcher {
+impl DeviceWatcher {
     pub(crate) fn start(context: &RunContext) -> io::Result<Self> {
         let mut watcher = Self { stop: Arc::default(), threads: Vec::new() };
         for (device, plan) in (0..).map(DeviceId).zip(&context.plan.devices) {
@@ -286,7 +286,7 @@ impl Watcher {
     }
 }
 
-impl Drop for Watcher {
+impl Drop for DeviceWatcher {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         self.threads.iter().for_each(Thread::unpark);

@@ -24,7 +24,7 @@ mod leaf;
 mod outcome;
 mod row_in_hand;
 
-use build::Builder;
+use build::ChainBuilder;
 pub use in_loader::{SentRows, own_bytes};
 pub use outcome::Outcome;
 use outcome::RecordRange;
@@ -147,9 +147,9 @@ enum Does {
 impl Chain {
     pub fn new(context: &Arc<RunContext>, ends: &Arc<dyn Ends>, origin: Origin, targets: &Targets) -> Self {
         let plan = &context.plan;
-        let mut builder = Builder { context, targets, origin, steps: Vec::new(), leaves: Vec::new() };
+        let mut builder = ChainBuilder { context, targets, origin, steps: Vec::new(), leaves: Vec::new() };
         builder.find_leaves();
-        let Builder { mut steps, leaves: mut found, .. } = builder;
+        let ChainBuilder { mut steps, leaves: mut found, .. } = builder;
         debug_assert!(!steps.is_empty(), "a stage from which nothing is reached is left out of the plan");
         let arena = targets.pictures.iter().find(|(of, _)| *of == origin).map(|(_, arena)| Arc::clone(arena));
         let mut chain = Self {

@@ -19,7 +19,7 @@ use super::waiting::{PendingRequest, ReplyRecord, RequestEnd, Requests};
 use crate::account::meter::{Meter, Remains};
 use crate::account::status::RunStatus;
 use crate::context::{RunContext, RunOptions};
-use crate::fleet::device_watch::Watcher;
+use crate::fleet::device_watch::DeviceWatcher;
 use crate::fleet::live_workers::LiveWorker;
 use crate::flow::chain::{Chain, Outcome};
 use crate::flow::ticket::Content;
@@ -95,7 +95,7 @@ pub struct Flow {
     root: AbortOnDrop,
     over: JoinHandle<()>,
     snapshots: watch::Receiver<RunStatus>,
-    _watcher: Watcher,
+    _watcher: DeviceWatcher,
     _tracer_hears_of_the_end: TellTheEnd,
 }
 
@@ -139,7 +139,7 @@ impl Flow {
         };
         let (root, over) = Actor::spawn(None, Orchestra, args).await?;
         let root = AbortOnDrop(root);
-        let watcher = Watcher::start(&context)?;
+        let watcher = DeviceWatcher::start(&context)?;
         let flow = Self {
             requests,
             most_requests,

@@ -26,14 +26,14 @@ pub(crate) struct Walking<'a> {
 }
 
 /// The files of several entries, in order, each once.
-pub(crate) struct Walk<'e> {
+pub(crate) struct FolderWalk<'e> {
     entries: Vec<EntryWalk<'e>>,
     /// The next file of each entry that has one.
     heads: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
     last: Vec<u8>,
 }
 
-impl<'e> Walk<'e> {
+impl<'e> FolderWalk<'e> {
     /// Finds the first file of each entry, which must have one.
     pub fn start(entries: &'e [PathsEntry], walking: &mut Walking<'_>) -> Result<Self, ListError> {
         let walk = Self::begin(entries, walking)?;

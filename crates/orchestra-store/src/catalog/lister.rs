@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::expand::{Expand, Found};
-use super::folder_walk::{Walk, Walking, any_file};
+use super::folder_walk::{FolderWalk, Walking, any_file};
 use super::item_name::{escape, name_under};
 use super::kept_files::KeptFiles;
 use super::listed_file::ListedFile;
@@ -100,7 +100,7 @@ fn list_paths(base: &Path, patterns: &[String], lister: &RefCell<Lister<'_>>) ->
         step: &mut || lister.borrow_mut().step(),
         passed_over: &mut passed_over,
     };
-    let mut walk = Walk::start(&entries, &mut walking)?;
+    let mut walk = FolderWalk::start(&entries, &mut walking)?;
     while let Some(path) = walk.next(&mut walking)? {
         lister.borrow_mut().push(&name_under(&root, &path), &path)?;
     }

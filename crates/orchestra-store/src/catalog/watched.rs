@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde::Serialize;
 
-use super::folder_walk::{Walk, Walking};
+use super::folder_walk::{FolderWalk, Walking};
 use super::growth::Growth;
 use super::item_name::name_under;
 use super::kept_files::key;
@@ -230,7 +230,7 @@ impl Watcher<'_> {
         let mut passed_over = PassedOverCounts::default();
         let mut walking =
             Walking { spill_folder: &spill_folder, step: &mut step, passed_over: &mut passed_over };
-        let mut walk = Walk::begin(entries, &mut walking)?;
+        let mut walk = FolderWalk::begin(entries, &mut walking)?;
         let mut pending = HashMap::new();
         while let Some(path) = walk.next(&mut walking)? {
             let key = key(path.as_os_str().as_bytes());

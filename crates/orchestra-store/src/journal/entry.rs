@@ -33,14 +33,14 @@ pub(crate) mod kind {
 }
 
 #[derive(Debug, Clone, Encode, Decode)]
-pub(crate) struct Header {
+pub(crate) struct JournalHeader {
     pub(crate) format: u32,
     pub(crate) identity: RunIdentity,
     /// The files as the caller named them, relative to the output folder or absolute, as the system's bytes.
     files: Vec<Vec<u8>>,
 }
 
-impl Header {
+impl JournalHeader {
     pub(crate) fn new(identity: &RunIdentity, files: &[PathBuf]) -> Self {
         let files = files.iter().map(|f| f.as_os_str().as_bytes().to_vec()).collect();
         Self { format: FORMAT, identity: identity.clone(), files }

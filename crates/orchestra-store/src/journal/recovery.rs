@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use orchestra_core::LeftOutCount;
 
 use super::append_file::length_of;
-use super::entry::{self, Appended, Group, Header, Sealed, is_of_rows, kind, resolve};
+use super::entry::{self, Appended, Group, JournalHeader, Sealed, is_of_rows, kind, resolve};
 use super::finished::FinishedSet;
 use super::frame::{LogEnd, LogFrames, crc_of};
 use super::placed::{Placed, is_below, state_path};
@@ -309,7 +309,7 @@ fn read(journal: &Path, end: u64, trust: Trust) -> io::Result<Result<Read, Found
         Err(e) => return Err(e),
     };
     let mut frames = LogFrames::new(file)?;
-    let header = match Header::read(frames.next()?) {
+    let header = match JournalHeader::read(frames.next()?) {
         Ok(header) => header,
         Err(why) => return unreadable(why),
     };
@@ -373,7 +373,8 @@ pub(crate) fn placed_files<E: From<io::Error>>(
         let start = frames.end.len;
         let Some((kind, body)) = frames.next()? else { return Ok(()) };
         if kind == kind::HEADER {
-            let files = Header::read(Some((kind, body))).map(|header| header.files()).unwrap_or_default();
+            let files =
+                JournalHeader::read(Some((kind, body))).map(|header| header.files()).unwrap_or_default();
             growing.extend(files.iter().map(|file| resolve(folder, file)));
         }
         if kind == kind::PLACED && start >= from {
@@ -403,7 +404,7 @@ mod tests {
         };
         let dir = tempfile::tempdir().unwrap();
         let journal = dir.path().join("journal");
-        let header = Header::new(&identity, &["failures.jsonl".into()]);
+        let header = JournalHeader::new(&identity, &["failures.jsonl".into()]);
         let (mut bytes, end) = encode(kind::HEADER, &header, LogEnd::START).unwrap();
         let item = ItemId { source: SourceId(0), index: 3 };
         let group = Group::new(vec![Appended { file: 0, bytes: 0, crc: 0 }], &[item], &[], vec![]);

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::append_file::AppendFile;
 use super::commit::CommitError;
-use super::entry::{Header, kind};
+use super::entry::{JournalHeader, kind};
 use super::log::Log;
 use super::open_files::{cut_files, open_files, remove_links};
 use super::placed::{remove_empty_folders, remove_placed};
@@ -102,7 +102,8 @@ impl Journal {
             file.cut(0).and_then(|()| file.sync()).map_err(failed(file.path()))?;
         }
         let path = folder.journal_path();
-        let log = Log::begin(&path, kind::HEADER, &Header::new(identity, files)).map_err(failed(&path))?;
+        let log =
+            Log::begin(&path, kind::HEADER, &JournalHeader::new(identity, files)).map_err(failed(&path))?;
         let replayed = Replayed::none(identity.clone(), files.len(), log.end());
         Ok(Self::new(folder, log, open, replayed, Recovered::default()))
     }

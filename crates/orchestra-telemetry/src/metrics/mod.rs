@@ -22,7 +22,7 @@ mod settings;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-pub use names::{Instrument, Kind};
+pub use names::{Instrument, InstrumentKind};
 pub use reading::{Buckets, Point, Reading, Value};
 pub use settings::page_address;
 
@@ -31,7 +31,7 @@ pub use server::answer_to;
 
 use crate::TelemetryError;
 use orchestra_core::locked;
-use server::Server;
+use server::PageServer;
 
 /// Reads all numbers at one moment. Called whenever the page is asked for, by threads of this module; it should take no longer than some
 /// milliseconds, or the page is late.
@@ -40,7 +40,7 @@ pub type Source = Arc<dyn Fn() -> Reading + Send + Sync>;
 /// Metrics that are being served. Dropping it ends the page.
 pub struct Metrics {
     source: Arc<Mutex<Option<Source>>>,
-    page: Server,
+    page: PageServer,
 }
 
 impl Metrics {
@@ -50,7 +50,7 @@ impl Metrics {
     /// The address is taken or not of this machine, or no thread could be started.
     pub fn start(address: SocketAddr) -> Result<Self, TelemetryError> {
         let source = Arc::default();
-        Ok(Self { page: Server::start(address, reader(&source))?, source })
+        Ok(Self { page: PageServer::start(address, reader(&source))?, source })
     }
 
     pub fn page_address(&self) -> SocketAddr {

@@ -4,14 +4,14 @@
 //! into the other. What each means for a person is in `docs/metrics.md`, which a test holds against this file.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum InstrumentKind {
     /// Only rises; starts at 0 with the process.
     Counter,
     Gauge,
     Histogram,
 }
 
-impl Kind {
+impl InstrumentKind {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -25,7 +25,7 @@ impl Kind {
 pub struct Instrument {
     /// For example `orchestra.items.done`.
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: InstrumentKind,
     /// A unit of <https://ucum.org>: `s`, `By`, `W`, `Cel`, `1` for a share, `{item}` for things that are counted; empty: none.
     pub unit: &'static str,
     pub labels: &'static [&'static str],
@@ -46,7 +46,7 @@ impl Instrument {
             _ => "",
         };
         name.push_str(unit);
-        if self.kind == Kind::Counter {
+        if self.kind == InstrumentKind::Counter {
             name.push_str("_total");
         }
         name
@@ -75,7 +75,7 @@ macro_rules! instruments {
             #[doc = $help]
             pub static $id: Instrument = Instrument {
                 name: $name,
-                kind: Kind::$kind,
+                kind: InstrumentKind::$kind,
                 unit: $unit,
                 labels: &[$($label),*],
                 help: $help,

@@ -35,20 +35,20 @@ const BREATH: Duration = Duration::from_millis(100);
 
 /// A page that is being served. Dropping it ends that.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct PageServer {
     pub(super) address: SocketAddr,
     /// With a thread of its own. `None` only while it is dropped.
     runtime: Option<Runtime>,
 }
 
-impl Drop for Server {
+impl Drop for PageServer {
     fn drop(&mut self) {
         // It does not wait: a host may drop it in a thread of its own runtime.
         self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
     }
 }
 
-impl Server {
+impl PageServer {
     pub(super) fn start(address: SocketAddr, source: Source) -> Result<Self, TelemetryError> {
         let not_served = |error: std::io::Error| TelemetryError::PageNotServed {
             address,
@@ -179,17 +179,17 @@ mod tests {
     use super::super::names::PROCESS_CPU;
     use super::*;
 
-    fn server() -> Server {
+    fn server() -> PageServer {
         let source: Source = Arc::new(|| {
             let mut reading = Reading::new();
             reading.add(&PROCESS_CPU, &[], 2_u64);
             reading
         });
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        Server::start(address, source).unwrap()
+        PageServer::start(address, source).unwrap()
     }
 
-    fn ask(server: &Server, request: &str) -> String {
+    fn ask(server: &PageServer, request: &str) -> String {
         let mut client = StdTcpStream::connect(server.address).unwrap();
         client.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();

@@ -16,7 +16,7 @@ use orchestra_runtime::trace::{
 
 use super::batch;
 use super::context;
-use super::counts::LeftOut;
+use super::counts::LeftOutTraces;
 use super::ids::{About, Seed};
 use super::item;
 use super::run::{RunSpans, Totals};
@@ -159,7 +159,7 @@ pub(super) struct Assembly {
     /// Batches that were drawn for an item, by number.
     drawn: HashSet<u64>,
     /// Items without spans, of all runs.
-    left_out: Arc<LeftOut>,
+    left_out: Arc<LeftOutTraces>,
 }
 
 impl Assembly {
@@ -168,7 +168,7 @@ impl Assembly {
         (seed, out): (Seed, Out),
         (parent, parents): (Option<TraceContext>, Option<ItemParents>),
         sent: Arc<AtomicU64>,
-        left_out: Arc<LeftOut>,
+        left_out: Arc<LeftOutTraces>,
     ) -> Self {
         let mut facts = RunFacts::new(began, seed, out);
         let run;

@@ -138,12 +138,12 @@ impl SpanReport {
 
 /// Counts what gets no spans.
 #[derive(Debug, Default)]
-pub(crate) struct LeftOut {
+pub(crate) struct LeftOutTraces {
     items: AtomicU64,
     batches: AtomicU64,
 }
 
-impl LeftOut {
+impl LeftOutTraces {
     pub(crate) fn add_items(&self, n: u64) {
         self.items.fetch_add(n, Ordering::Relaxed);
     }

@@ -21,7 +21,7 @@ use orchestra_runtime::trace::{
 };
 
 use super::assembly::{Assembly, ItemParents, batch_context};
-use super::counts::LeftOut;
+use super::counts::LeftOutTraces;
 use super::ids::{About, Seed};
 use super::sampling::{ItemSampling, Sampler, Sorted};
 use super::span::{Out, Sink};
@@ -58,7 +58,7 @@ struct Shared {
     weight: Arc<AtomicUsize>,
     closed: AtomicBool,
     /// Items and batches for which there was no room, here or at the exporter.
-    left_out: Arc<LeftOut>,
+    left_out: Arc<LeftOutTraces>,
     next_run: AtomicU64,
     thread: Thread,
     done: Mutex<Receiver<()>>,
@@ -141,7 +141,7 @@ impl Recorder {
         report.items_left_out + report.batches_left_out
     }
 
-    pub(crate) fn left_out(&self) -> Arc<LeftOut> {
+    pub(crate) fn left_out(&self) -> Arc<LeftOutTraces> {
         Arc::clone(&self.shared.left_out)
     }
 }

@@ -11,7 +11,7 @@ use orchestra_plan::{ColumnRef, FoldPlan, Origin, Shape};
 
 use super::{Chain, Does, FoldTarget, Leaf, MapPlace, RunContext, Targets};
 
-pub(super) struct Builder<'a> {
+pub(super) struct ChainBuilder<'a> {
     pub context: &'a Arc<RunContext>,
     pub targets: &'a Targets,
     pub origin: Origin,
@@ -20,7 +20,7 @@ pub(super) struct Builder<'a> {
     pub leaves: Vec<Option<Leaf>>,
 }
 
-impl Builder<'_> {
+impl ChainBuilder<'_> {
     /// Adds all batch stages, folds and sinks that rows of the origin reach.
     pub fn find_leaves(&mut self) {
         let (plan, origin) = (Arc::clone(&self.context.plan), self.origin);
