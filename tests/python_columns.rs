@@ -199,12 +199,11 @@ fn what_a_row_has_of_other_rows_ends_the_run_and_what_fits_no_argument_is_said_b
     let ended = said(&fits, "from = \"rows\"", "check").unwrap();
     ended.must_exit(78).must_say(&["takes `title`", "`id`, `name`, `note`", "inputs = {"]);
     let several = script("x", "\"said\": \"text\"", "\"said\": [str(one) for one in x]");
-    // The only tensor is meant where no column has the name of the argument.
-    let ended = said(&several, "from = \"rows\"", "run").unwrap();
-    ended.must_exit(0);
+    let ended = said(&several, "from = \"rows\"", "check").unwrap();
+    ended.must_exit(78).must_say(&["must say which of the outputs", "`id`, `name`, `note`"]);
     let wrong = script("name", "\"said\": \"text\"", "\"said\": [1] * len(name)");
     let ended = said(&wrong, "from = \"rows.name\"", "run").unwrap();
-    ended.must_exit(65).must_say(&["declared as text, and is int: use str(..)"]);
+    ended.must_exit(65).must_say(&["declared as text, and is int, not str"]);
     let short = script("name", "\"said\": \"text\"", "\"said\": name[1:] or ['x', 'y']");
     let ended = said(&short, "from = \"rows.name\"", "run").unwrap();
     ended.must_exit(65).must_say(&["must be a list of as many texts"]);
@@ -279,4 +278,123 @@ def digest(content, path, size):
         assert_eq!(found, &json!({ "digest": digest, "name": name, "size": size }));
     }
     assert_eq!((&found[0]["name"], &found[0]["size"]), (&"Ton.wav".into(), &600_000.into()));
+}
+
+#[test]
+fn lists_that_a_function_gives_are_those_of_their_rows_and_are_split_into_parts() {
+    const ITEMS: u64 = 60;
+    let script = r#"
+import orchestra
+
+@orchestra.stage(batch=8, outputs={"found": {"box": ("float32", [4]), "name": "text", "inner": {"n": ("int64", [])}}})
+def find(picture):
+    def of(one):
+        return [{"box": [n, 0, n + 1, one.shape[0]], "name": f"{n} of {one.shape[1]}", "inner": [{"n": n}] * n} for n in range(one.shape[1] % 4)]
+    return {"found": [of(one) for one in picture]}
+"#;
+    let behind = "[stages.parts]\nkind = \"split\"\nfrom = \"y\"\n[sinks.parts]\nkind = \"jsonl\"\nfrom = \"parts\"\n\
+        [stages.again]\nkind = \"gather\"\nfrom = \"parts\"\n[sinks.again]\nkind = \"jsonl\"\nfrom = \"again\"";
+    let source = "kind = \"images\"\npaths = [\"*.png\"]";
+    let Some(place) = place(source, script, "from = \"rows\"\nworkers = 2", behind) else { return };
+    for index in 0..ITEMS {
+        picture(index, 20 + index as u32, 24).save(place.path(&format!("{index:02}.png"))).unwrap();
+    }
+    place.run(&[]).must_exit(0);
+    let list = |index: u64| {
+        let row = |n: u64| {
+            json!({
+                "box": [n as f32, 0.0, (n + 1) as f32, 24.0],
+                "name": format!("{n} of {}", 20 + index),
+                "inner": vec![json!({ "n": n }); n as usize],
+            })
+        };
+        Value::Array((0..(20 + index) % 4).map(row).collect())
+    };
+    let found = results(&place);
+    assert_eq!(found.len() as u64, ITEMS);
+    for (index, found) in (0..).zip(found) {
+        assert_eq!(found, list(index), "{index}");
+    }
+    let mut again = place.lines("again.jsonl");
+    again.sort_by_key(|line| line["index"].as_u64());
+    assert!(again.iter().zip(0..).all(|(line, index)| line["result"] == list(index)), "{again:?}");
+    let parts: usize = (0..ITEMS).map(|index| list(index).as_array().unwrap().len()).sum();
+    assert_eq!(place.lines("parts.jsonl").len(), parts);
+    let wrong = script.replace("\"name\": f\"{n} of {one.shape[1]}\", ", "").replace("% 4", "% 2");
+    fs::write(place.path("stage.py"), wrong).unwrap();
+    place
+        .run(&["--fresh"])
+        .must_exit(65)
+        .must_say(&["a row of output `found` must be a dict of ['box', 'name', 'inner']"]);
+}
+
+#[test]
+fn what_a_row_gives_is_judged_by_itself_and_not_by_the_rows_of_its_batch() {
+    const ROWS: u64 = 40;
+    // Each of these, alone, is a right row or fails, whatever stands beside it.
+    for (outputs, body, bad, says) in [
+        ("\"said\": \"text\"", "{'error': 1} if id % 4 == 0 else {'said': ['a'] * 4}", [0, 1, 2, 3], "said"),
+        (
+            "\"v\": (\"int64\", [])",
+            "{'v': [1, 2]} if id % 4 == 1 else {'v': id}",
+            [1; 4],
+            "must have the shape",
+        ),
+        ("\"v\": (\"float64\", [])", "{'v': 0.5 if id % 4 else 2**60 + 1}", [0; 4], "cannot hold"),
+        ("\"v\": (\"int64\", [])", "{'v': 2.0 if id % 4 == 2 else 2**60 + int(id)}", [9; 4], ""),
+        ("\"v\": (\"float32\", [])", "{'v': int(id) if id % 4 else 2**24 + 1}", [0; 4], "float32"),
+        ("\"said\": \"text\"", "{'said': name if id % 4 else '\\ud800'}", [0; 4], "output `said` is no text"),
+        ("\"said\": \"text\"", "{'said': Own.A}", [9; 4], ""),
+    ] {
+        let script = format!(
+            "import enum\nimport orchestra\n\nclass Own(str, enum.Enum):\n    A = \"a\"\n\n\
+             @orchestra.stage(batch=8, each=True, outputs={{{outputs}}})\ndef f(id, name):\n    return {body}\n"
+        );
+        let Some(place) = place(NOTES, &script, "from = \"rows\"", "") else { return };
+        write_notes(&place, ROWS);
+        place.run(&[]);
+        let is_bad = |id: &u64| bad.contains(&(id % 4));
+        place.must_hold(
+            &items("rows", (0..ROWS).filter(|id| !is_bad(id))),
+            &items("rows", (0..ROWS).filter(is_bad)),
+        );
+        for error in place.errors() {
+            assert!(error.contains(says), "{body}: {error}");
+        }
+        if body.contains("Own") {
+            assert!(results(&place).iter().all(|said| *said == "a"));
+        }
+    }
+}
+
+#[test]
+fn a_number_that_may_be_missing_is_none_and_an_argument_of_no_columns_name_is_asked_for() {
+    let script = "import orchestra\n\n@orchestra.stage(batch=4, outputs={\"said\": \"text\"})\ndef f(n):\n    return {\"said\": [str(one) for one in n]}\n";
+    let source = "kind = \"jsonl\"\npaths = [\"rows.jsonl\"]\ncolumns = { n = \"f64?\", other = \"text\" }";
+    let Some(place) = place(source, script, "from = \"rows\"", "") else { return };
+    let rows = "{\"n\": 1, \"other\": \"a\"}\n{\"other\": \"b\"}\n{\"n\": null, \"other\": \"c\"}\n{\"n\": 4.5, \"other\": \"d\"}\n";
+    fs::write(place.path("rows.jsonl"), rows).unwrap();
+    place.run(&[]).must_exit(0);
+    assert_eq!(results(&place), ["1.0", "None", "None", "4.5"]);
+    fs::write(place.path("stage.py"), script.replace("(n)", "(m)").replace("in n", "in m")).unwrap();
+    let ended = place.on_file("check", &[]);
+    ended.must_exit(78).must_say(&["which of the outputs", "n`, `other`"]);
+}
+
+#[test]
+fn a_text_that_is_too_large_fails_at_once_and_halves_its_batch() {
+    let script = "import orchestra\n\n@orchestra.stage(batch=8, outputs={\"said\": \"text\"})\ndef f(content):\n    return {\"said\": [one.decode() for one in content]}\n";
+    let more = "[limits]\nmemory = \"128MiB\"";
+    let Some(place) = place("kind = \"files\"\npaths = [\"*.txt\"]", script, "from = \"rows.content\"", more)
+    else {
+        return;
+    };
+    for index in 0..16 {
+        let length = if index % 4 == 3 { 20 << 20 } else { 3 };
+        fs::write(place.path(&format!("{index:02}.txt")), vec![b'a'; length]).unwrap();
+    }
+    place.run(&[]).must_exit(65).must_say(&["12 done, 4 failed", "raise `limits.memory`"]);
+    for failure in place.failures() {
+        assert_eq!(failure["kind"], "too_large", "{failure}");
+    }
 }

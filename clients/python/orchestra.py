@@ -6,7 +6,7 @@
 
 In workers this file speaks docs/guide/worker-protocol.md for the script. `python stage.py --check` calls it on zeros, and says what it takes and gives.
 """
-import ast, atexit, contextlib, ctypes, faulthandler, hashlib, importlib.util, inspect, json, mmap, operator  # noqa: E401
+import ast, atexit, contextlib, ctypes, faulthandler, functools, hashlib, importlib.util, inspect, json, mmap, operator  # noqa: E401
 import os, select, socket, struct, sys, threading, time, traceback  # noqa: E401
 
 PROTOCOL = 14
@@ -25,8 +25,9 @@ class ItemError(Exception):
 def stage(code=None, *, outputs=None, inputs=None, batch=None, gpu=False, each=False):
     """Makes a stage of a function, or of a class with `__call__`, which is made once in each worker. `outputs` and `inputs` are
     `{"name": ("float32", [3, None])}`: type and shape of a row, with `None` where an output is known after the call and an input is any; an output
-    may be `"text"`, a list of `str`. Inputs that are not declared may be any column: what is no array of one shape comes as a list, for each
-    row `str`, `bytes`, an array (of a picture `[height, width, channels]`), a list of dicts, or `None` where it is missing.
+    may be `"text"`, a list of `str`, or `{"box": ("float32", [4]), "name": "text"}`, for each row a list of such dicts. Inputs that are not
+    declared may be any column: what is no array of one shape comes as a list, for each row `str`, `bytes`, an array (of a picture
+    `[height, width, channels]`), a list of dicts, or `None` where it is missing.
     `batch`: the most rows of a call. `gpu`: it runs on the GPUs of the run. `each`: it is a function of one row, and an error fails that row."""
     if code is None:
         return lambda code: stage(code, outputs=outputs, inputs=inputs, batch=batch, gpu=gpu, each=each)
@@ -36,20 +37,29 @@ def stage(code=None, *, outputs=None, inputs=None, batch=None, gpu=False, each=F
     if not names or any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters) or not set(inputs or {}) <= set(names):
         raise TypeError(f"{code.__name__}: each input must be an argument of its own; `inputs` may name these alone: {', '.join(names)}")
     takes = [_tensor(name, (inputs or {}).get(name, (None, None))) for name in names]
+    if any(one["dtype"] in ("text", "list") for one in takes):
+        raise TypeError(f"{code.__name__}: only arrays are declared as inputs; what is not declared may be any column")
     gives = None if outputs is None else [_tensor(name, of) for name, of in outputs.items()]
     _stages.append({"name": code.__name__, "inputs": takes, "outputs": gives, "batch": batch, "gpu": gpu, "each": each, "code": code})
     if code.__module__ == "__main__" and "--check" in sys.argv and len(_stages) == 1:
         atexit.register(_check)  # The rest of the script is there then.
     return code
 def _tensor(name, of):
-    if of in ("text", str):
+    of = (of, None) if isinstance(of, (str, type)) and of not in ("text", str) else of
+    if isinstance(of, dict) and of:
+        return {"name": name, "dtype": "list", "shape": [], "columns": [_tensor(column, one) for column, one in of.items()]}
+    if of in ("text", str) or isinstance(of, tuple) and of[0] in ("text", str):
         return {"name": name, "dtype": "text", "shape": []}
     dtype, shape = SHORT.get(of[0], getattr(of[0], "__name__", of[0])), of[1]
     if (dtype, shape) != (None, None) and dtype not in DTYPES:
-        raise TypeError(f"`{name}` cannot be {dtype}; types are {', '.join(DTYPES)}")
+        raise TypeError(f"`{name}` cannot be {dtype}; types are {', '.join(DTYPES)}, with a shape, and of outputs text")
     if not all(dim is None or isinstance(dim, int) and dim >= 0 for dim in shape or ()):
         raise TypeError(f"`{name}`: {shape} is no shape of a row: a list of sizes, or of None")
     return {"name": name, "dtype": dtype, "shape": None if shape is None else list(shape)}
+def _declared(one):  # An output as the planner says it.
+    if one["dtype"] == "list":
+        return {**one, "columns": [_declared(column) for column in one["columns"]]}
+    return _tensor(one["name"], "text" if one["dtype"] == "text" else (one["dtype"], one["shape"]))
 def _load(script, *name):
     sys.path[0], sys.modules["orchestra"] = os.path.dirname(script), sys.modules[__name__]
     spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(script))[0], script)
@@ -83,32 +93,46 @@ def _describe(to, script, *name):  # What the planner asks for: the declaration,
     except BaseException as error:
         answer = {"error": _words(error)}
     os.write(to, json.dumps(answer).encode())
-def _made(of):  # What is called with a batch.
+def _made(of):  # What is called with a batch, or by `_each` with its rows.
     code = of["code"]() if inspect.isclass(of["code"]) else of["code"]
-    def batch(**inputs):
-        given = []
-        for row, values in enumerate(zip(*inputs.values())):
-            try:
-                given.append(code(**dict(zip(inputs, values))))
-            except Exception as error:
-                if _is_memory(error):
-                    raise
-                raise ItemError(row, error.why if isinstance(error, ItemError) else _words(error)) from error
-            if not isinstance(given[-1], dict) or given[-1].keys() != given[0].keys():
-                return given[-1]
-        return {name: [one[name] for one in given] for name in given[0]}
-    return batch if of["each"] else code
+    return functools.partial(_each, code) if of["each"] else code
+def _each(code, rows, inputs, outputs):  # The arrays of the outputs, of rows that are called and converted one by one.
+    given, names = [], {one["name"] for one in outputs}
+    for row in range(rows):
+        try:
+            one = code(**{name: of[row] for name, of in inputs.items()})
+            if not isinstance(one, dict) or one.keys() != names:
+                raise ValueError(f"it must give a dict of {[*names]}, and gave {[*one] if isinstance(one, dict) else type(one).__name__}")
+            given.append([_value(output, one[output["name"]]) for output in outputs])
+        except Exception as error:
+            if _is_memory(error):
+                raise
+            raise ItemError(row, error.why if isinstance(error, ItemError) else _words(error)) from error
+    return [_joined(output, rows, list(values)) for output, values in zip(outputs, zip(*given))]
+def _joined(output, rows, values):
+    if output["dtype"] in ("text", "list"):
+        joined = np.empty(rows, dtype=object)
+        for row, value in enumerate(values):
+            joined[row] = value
+        return joined
+    try:
+        return np.stack(values)
+    except ValueError as error:  # Several shapes.
+        error.kind = 4
+        raise
 def _called(code, rows, inputs, outputs):  # The arrays of the outputs, in their order, and checked: as many rows, of the declared type and shape.
+    if isinstance(code, functools.partial):
+        return code(rows, inputs, outputs)
     given, arrays = code(**inputs), []
     if not isinstance(given, dict) or given.keys() != {one["name"] for one in outputs}:
         given = list(given) if isinstance(given, dict) else type(given).__name__
         raise ValueError(f"it must give a dict of {[one['name'] for one in outputs]}, and gave {given}")
     for one, value in [(one, given[one["name"]]) for one in outputs]:
-        if one["dtype"] == "text":
-            arrays.append(_texts(one["name"], rows, value))
+        if one["dtype"] in ("text", "list"):
+            arrays.append(_listed(one, rows, value))
             continue
         try:
-            array, dtype, shape = np.asarray(value), one["dtype"], [rows, *one["shape"]]
+            array, dtype, shape = _array(value, one["dtype"]), one["dtype"], [rows, *one["shape"]]
         except ValueError as error:  # A list of arrays of several shapes.
             error.kind = 4 if rows > 1 else 1
             raise
@@ -120,18 +144,56 @@ def _called(code, rows, inputs, outputs):  # The arrays of the outputs, in their
             raise ItemError(row, f"output `{one['name']}` is masked at {place} of its row: say what stands there, with .filled(..)")
         arrays.append(array if array.dtype == dtype else _converted(array, one["name"], np.dtype(dtype)))
     return arrays
-def _texts(name, rows, texts):
-    if isinstance(texts, str) or len(texts) != rows:
-        error = ValueError(f"output `{name}` of {rows} rows must be a list of as many texts, and is {type(texts).__name__} of {len(texts)}")
+def _array(value, dtype):  # Integers of Python may stand for floats that hold them.
+    array = np.asarray(value)
+    if isinstance(value, (np.ndarray, np.generic)) or array.dtype.kind != "i" or np.dtype(dtype).kind != "f":
+        return array
+    floats = array.astype(dtype)
+    return floats if (abs(array) < 2**53).all() and (floats == array).all() else array
+def _listed(output, rows, given):  # Texts or lists, one for each row.
+    if not isinstance(given, (list, tuple, np.ndarray)) or len(given) != rows:
+        what = type(given).__name__ + (f" of {len(given)}" if hasattr(given, "__len__") else "")
+        error = ValueError(f"output `{output['name']}` of {rows} rows must be a list of as many {output['dtype']}s, and is {what}")
         error.kind = 4 if rows > 1 else 1
         raise error
-    for row, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ItemError(row, f"output `{name}` is declared as text, and is {type(text).__name__}: use str(..)")
-    return np.array([str(text) for text in texts], dtype=object)
+    values = []
+    for row, value in enumerate(given):
+        try:
+            values.append(_value(output, value))
+        except (ItemError, TypeError, ValueError) as error:
+            raise ItemError(row, error.why if isinstance(error, ItemError) else str(error)) from None
+    return _joined(output, rows, values)
+def _value(of, value):  # As it is declared: a text, an array, or a list of tuples of such.
+    name = of["name"]
+    if of["dtype"] == "text":
+        if not isinstance(value, str):
+            raise TypeError(f"output `{name}` is declared as text, and is {type(value).__name__}, not str")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"output `{name}` is no text: {error}") from None
+        return str.__str__(value)
+    if of["dtype"] == "list":
+        names = [column["name"] for column in of["columns"]]
+        for row in value:
+            if not isinstance(row, dict) or row.keys() != set(names):
+                raise TypeError(f"a row of output `{name}` must be a dict of {names}, and is {[*row] if isinstance(row, dict) else type(row).__name__}")
+        return [tuple(_value(column, row[column["name"]]) for column in of["columns"]) for row in value]
+    array = _array(value, of["dtype"])
+    if array.ndim != len(of["shape"]) or any(want not in (None, n) for want, n in zip(of["shape"], array.shape)):
+        raise ValueError(f"output `{name}` must have the shape {of['shape']}, and has {[*array.shape]}")
+    return array if array.dtype == of["dtype"] else _converted(array[np.newaxis], name, np.dtype(of["dtype"]))[0]
+def _packed(value):  # Without types: they are declared.
+    if isinstance(value, list):
+        return _int(len(value)) + b"".join(_packed(one) for row in value for one in row)
+    return _text(value) if isinstance(value, str) else _int(*value.shape) + _text(value.tobytes())
 def _differs(mine, alone, gpu):  # What a row has in its batch is not what it has alone, beyond what is rounded otherwise in another size; or None.
-    if isinstance(mine, str) or mine.dtype == object:  # A text, or texts.
-        return None if np.array_equal(mine, alone) else f"{str(mine)[:80]!r} in its batch, and {str(alone)[:80]!r} alone"
+    if isinstance(mine, str):
+        return None if mine == alone else f"{mine[:80]!r} in its batch, and {alone[:80]!r} alone"
+    if isinstance(mine, (list, tuple)) or mine.dtype == object:
+        if len(mine) != len(alone):
+            return f"{len(mine)} rows in its batch, and {len(alone)} alone"
+        return next(filter(None, (_differs(one, other, gpu) for one, other in zip(mine, alone))), None)
     if mine.shape != alone.shape:
         return f"the shape {[*mine.shape]} in its batch, and {[*alone.shape]} alone"
     part, least = (1e-2, 1e-3) if gpu or mine.dtype == "float16" else (2e-4, 1e-5)
@@ -235,7 +297,7 @@ class _Worker:
     def serve(self, script, *name):
         frame, began = self.frame(), time.perf_counter_ns()
         _, told, self.device = frame.int(), json.loads(frame.text()), frame.int() and frame.text()
-        self.outputs = [_tensor(one["name"], "text" if one["dtype"] == "text" else (one["dtype"], one["shape"])) for one in told["outputs"]]
+        self.outputs = [_declared(one) for one in told["outputs"]]
         self.values, self.lists = told["values"], {}  # Inputs that lie in no slot, and those of the run.
         threads, _, _ = frame.int(), frame.int(), frame.list(frame.int)
         _, slots, self.inputs = frame.int(), frame.int(), frame.list(frame.region)
@@ -245,7 +307,7 @@ class _Worker:
         try:
             of = _load(script, *name)
             self.code, self.is_unsteady = _made(of), of["each"]  # A row that is called alone has nothing of others.
-            [one.update(dtype=np.dtype(one["dtype"])) for one in (*self.outputs, *self.inputs, *sum(self.places, [])) if one["dtype"] != "text"]
+            [one.update(dtype=np.dtype(one["dtype"])) for one in (*self.outputs, *self.inputs, *sum(self.places, [])) if one["dtype"] not in ("text", "list")]
             memory = zip((4, 5), self.steps, (mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE))
             self.maps = [step and mmap.mmap(fd, -(-step * slots // 4096) * 4096, prot=kind) for fd, step, kind in memory]
             self.device and _lock_pages(self.maps)
@@ -267,8 +329,9 @@ class _Worker:
             arrays, took = self.call(slot, output_slot, first, rows, spent), spent[1] / 1e9
             answer = _int(3, batch, len(arrays))
             for at, array in zip(self.dynamic, arrays):
-                if array.dtype == object:  # Texts: the bytes of each behind their number.
-                    array = np.frombuffer(b"".join(len(t).to_bytes(4, "little") + t for t in (text.encode() for text in array)), "u1")
+                if array.dtype == object:  # Texts or lists: the bytes of each behind their number.
+                    each = [one.encode() if isinstance(one, str) else _packed(one) for one in array]
+                    array = np.frombuffer(b"".join(len(one).to_bytes(4, "little") + one for one in each), "u1")
                 answer += _int(at, DTYPES.index(array.dtype.name), array.ndim, *array.shape) + _text(array.tobytes())
             answer += _int(*spent, self.rss)
             self.compare(slot, output_slot, first, rows, took, arrays)
@@ -339,15 +402,17 @@ def _check():
         rows, outputs = of["batch"] or 8, of["outputs"]
         for one in of["inputs"]:
             dtype, _, shape = said.get(one["name"], "").partition(":")
-            if dtype == "text":
-                inputs[one["name"]] = [""] * rows
+            if dtype in ("text", "bytes"):
+                inputs[one["name"]] = ["" if dtype == "text" else b""] * rows
                 continue
             one = _tensor(one["name"], (dtype, [int(n) for n in shape.split(",") if n])) if dtype else one
             if one["shape"] is None:
-                raise ValueError(f"say what `{one['name']}` is: --check {one['name']}=float32:3,32,32 or {one['name']}=text, or `inputs` of the decorator")
+                raise ValueError(f"say what `{one['name']}` is: --check {one['name']}=float32:3,32,32, text or bytes, or `inputs` of the decorator")
             inputs[one["name"]] = np.zeros([rows, *(n or 1 for n in one["shape"])], one["dtype"])
         code = _made(of)
         if outputs is None:
+            if isinstance(code, functools.partial):
+                raise ValueError("declare `outputs` in the decorator: they are found out of functions of batches alone")
             given = [(name, value, np.asarray(value)) for name, value in code(**inputs).items()]
             outputs = [_tensor(name, "text" if array.dtype.kind in "UO" else (str(array.dtype), array.shape[1:])) for name, _, array in given]
             shown = ['"text"' if o["dtype"] == "text" else f'("{o["dtype"]}", {o["shape"]})' for o in outputs]
@@ -356,11 +421,12 @@ def _check():
         began = time.perf_counter()
         arrays, took = _called(code, rows, inputs, outputs), time.perf_counter() - began
         for word, named in (("takes", inputs.items()), ("gives", zip((o["name"] for o in outputs), arrays))):
-            shown = [f"{name} " + ("text" if isinstance(a, list) or a.dtype == object else f"{a.dtype}{[*a.shape[1:]]}") for name, a in named]
+            kind = lambda a: {str: "text", bytes: "bytes"}.get(type(a[0]), "list")  # noqa: E731
+            shown = [f"{name} " + (kind(a) if isinstance(a, list) or a.dtype == object else f"{a.dtype}{[*a.shape[1:]]}") for name, a in named]
             print(of["name"], word, ", ".join(shown), "for each row")
         print(f"{rows} rows of zeros take {took * 1e3:.3f} ms")
     except BaseException as error:
-        status = int(not isinstance(error, ItemError))  # It may reject zeros.
+        status = int(not isinstance(error, ItemError) or not isinstance(error.__cause__, (ItemError, type(None))))  # It may reject zeros.
         print(f"{os.path.basename(sys.argv[0])}: {_words(error)}", file=sys.stderr)
     sys.stdout.flush(), os._exit(status or int(hasattr(sys, "last_value")))  # The script itself may have failed.
 def _stay():  # No other program from now on: one that a thread starts outlives the run, since the kernel forgets whose end it dies with.

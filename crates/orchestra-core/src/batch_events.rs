@@ -64,6 +64,8 @@ pub enum RunErrorKind {
     Shape,
     /// An item has other outputs alone than in its batch: no batch of this model can be believed.
     Mixed,
+    /// Its outputs have more bytes than there are for a batch, whatever else runs: fewer rows may have less, and a row alone has failed.
+    TooLarge,
 }
 
 /// What happened to a batch that gave no result.

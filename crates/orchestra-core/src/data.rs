@@ -120,6 +120,11 @@ impl ColumnType {
 }
 
 impl ColumnType {
+    /// The columns of its rows, if it is a list.
+    pub fn list(&self) -> Option<&Schema> {
+        if let ColumnType::List(schema) = self { Some(schema) } else { None }
+    }
+
     /// Whether a value can be one of this column.
     pub fn fits(&self, value: &OwnedValue) -> bool {
         let is_dim = |(dim, n): (&Dim, &usize)| dim.fixed().is_none_or(|fixed| fixed == *n);
@@ -148,6 +153,7 @@ impl fmt::Display for ColumnType {
             ColumnType::Picture => f.write_str("picture"),
             ColumnType::Labels => f.write_str("labels"),
             ColumnType::Text => f.write_str("text"),
+            ColumnType::Bytes(format) if format.is_empty() => f.write_str("bytes"),
             ColumnType::Bytes(format) => write!(f, "bytes ({format})"),
             ColumnType::List(rows) => write!(f, "list of ({rows})"),
             ColumnType::Optional(of) => write!(f, "{of}, or missing"),

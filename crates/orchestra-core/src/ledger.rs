@@ -228,7 +228,10 @@ impl Ledger {
                 let died = DeathOf { rows, evidence, device, alone, first_of_worker, shared, weak_elsewhere };
                 self.judge(batch, b, died, FailureKind::Crash, error)
             }
-            RunErrorKind::OutOfMemory => self.out_of_memory(batch, b, device, alone, error, now),
+            RunErrorKind::TooLarge if rows == 1 => Aftermath::Failed(b.failed(FailureKind::TooLarge, error)),
+            RunErrorKind::OutOfMemory | RunErrorKind::TooLarge => {
+                self.out_of_memory(batch, b, device, alone, error, now)
+            }
             RunErrorKind::Row(row) => self.rejected(batch, b, row, error),
             RunErrorKind::Mixed => self.stop(b, fault, error),
             RunErrorKind::Shape if rows == 1 => self.stop(b, fault, error),

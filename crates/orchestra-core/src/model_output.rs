@@ -46,8 +46,8 @@ impl ReadOutput {
         Self { tensor, batch: BatchAxis::FIRST, rank, is_text: false, is_copied: false }
     }
 
-    /// A text for each item.
-    pub fn texts(name: &str) -> Self {
+    /// A text or a list for each item, as bytes.
+    pub fn packed(name: &str) -> Self {
         let tensor = TensorSpec {
             name: name.to_owned(),
             dtype: DType::U8,
@@ -130,14 +130,19 @@ pub mod texts {
     }
 
     /// The texts; `None` where that is not what these bytes are.
-    pub fn unpack(mut packed: &[u8]) -> Option<Vec<&str>> {
-        let mut texts = Vec::new();
+    pub fn unpack(packed: &[u8]) -> Option<Vec<&str>> {
+        unpack_bytes(packed)?.into_iter().map(|text| std::str::from_utf8(text).ok()).collect()
+    }
+
+    /// The same, of whatever bytes.
+    pub fn unpack_bytes(mut packed: &[u8]) -> Option<Vec<&[u8]>> {
+        let mut all = Vec::new();
         while let Some((length, rest)) = packed.split_first_chunk() {
-            let (text, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
-            texts.push(std::str::from_utf8(text).ok()?);
+            let (bytes, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+            all.push(bytes);
             packed = rest;
         }
-        packed.is_empty().then_some(texts)
+        packed.is_empty().then_some(all)
     }
 }
 

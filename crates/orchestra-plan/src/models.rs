@@ -123,7 +123,7 @@ fn connect_program(
         digest,
         file_digest: digest,
         inputs: inputs.into_iter().map(tensor).collect(),
-        outputs: outputs.iter().map(|output| output.tensor.clone()).collect(),
+        outputs: outputs.iter().filter_map(|output| output.ty.tensor().cloned()).collect(),
         memory: model.asked.memory.as_ref().map(|m| m.value.get()),
         tf32: model.tf32,
         sandbox: rules,

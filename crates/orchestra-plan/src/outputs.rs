@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use orchestra_core::data::ColumnType;
+use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::{BatchAxis, DType, Dim, Mixing, ProbedOutput, ReadOutput, SizeLimit, TensorSpec};
 
 /// An output of a model as its file declares it.
@@ -40,6 +40,8 @@ pub(crate) struct StageOutput {
     pub standing: Standing,
     /// As the file declares it.
     pub declared: String,
+    /// Of a program: the columns of its rows, if it is a list.
+    pub list: Option<Schema>,
 }
 
 /// How well it is known that the output has a row for each item.
@@ -241,7 +243,7 @@ impl ModelOutput {
             Err(why) => Standing::Unconfirmed(why.map(str::to_owned)),
         };
         let read = ReadOutput { tensor, batch: axis, rank, is_text, is_copied: self.is_input };
-        Ok(StageOutput { read, standing, declared: self.to_string() })
+        Ok(StageOutput { read, standing, declared: self.to_string(), list: None })
     }
 }
 
@@ -297,16 +299,21 @@ fn remedy(what: &str, has_zip_map: bool) -> String {
 
 impl StageOutput {
     /// An output of a program, which gives what it says.
-    pub(crate) fn of_program(read: ReadOutput) -> Self {
-        let declared = read.tensor.to_string();
-        Self { read, standing: Standing::Known, declared }
+    pub(crate) fn of_program(column: Column) -> Self {
+        let Column { name, ty } = column;
+        let read = match &ty {
+            ColumnType::Tensor(tensor) => ReadOutput::rows(tensor.clone()),
+            _ => ReadOutput::packed(&name),
+        };
+        Self { declared: ty.to_string(), read, standing: Standing::Known, list: ty.list().cloned() }
     }
 
     /// The column that a stage gives of it.
     pub(crate) fn column(&self) -> ColumnType {
-        match self.read.is_text {
-            true => ColumnType::Text,
-            false => ColumnType::Tensor(self.read.tensor.clone()),
+        match (&self.list, self.read.is_text) {
+            (Some(schema), _) => ColumnType::List(schema.clone()),
+            (None, true) => ColumnType::Text,
+            (None, false) => ColumnType::Tensor(self.read.tensor.clone()),
         }
     }
 }

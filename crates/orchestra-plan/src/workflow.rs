@@ -16,7 +16,8 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use orchestra_core::{Code, ReadOutput, StageId, TensorSpec};
+use orchestra_core::data::Column;
+use orchestra_core::{Code, StageId, TensorSpec};
 use orchestra_store::Watch;
 
 pub(crate) use self::read::{read, tasks_as_written};
@@ -135,7 +136,7 @@ pub(crate) struct KnownModel {
     /// Per input: whether it takes any tensor of fixed shape.
     pub open_inputs: Vec<bool>,
     /// Outputs of a program; none of a model file.
-    pub gives: Vec<ReadOutput>,
+    pub gives: Vec<Column>,
     /// Rows of a batch, where the stage does not say it.
     pub max_batch: Option<u64>,
     /// It runs on the cores, whatever the machine has.

@@ -137,7 +137,7 @@ impl Frame for FromWorker {
             mib(len),
             mib(room)
         );
-        Some(Self::Failed { batch, kind: RunErrorKind::OutOfMemory, error, timing: RunTiming::default() })
+        Some(Self::Failed { batch, kind: RunErrorKind::TooLarge, error, timing: RunTiming::default() })
     }
 }
 

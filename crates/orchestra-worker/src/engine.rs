@@ -106,9 +106,11 @@ impl RunError {
         let class = match self.kind {
             RunErrorKind::OutOfMemory => ErrorClass::Overload,
             RunErrorKind::Device => ErrorClass::Transient,
-            RunErrorKind::Model | RunErrorKind::Row(_) | RunErrorKind::Shape | RunErrorKind::Mixed => {
-                ErrorClass::Permanent
-            }
+            RunErrorKind::Model
+            | RunErrorKind::Row(_)
+            | RunErrorKind::Shape
+            | RunErrorKind::Mixed
+            | RunErrorKind::TooLarge => ErrorClass::Permanent,
         };
         LoadError { class, error: self.error }
     }

@@ -133,9 +133,10 @@ impl Link {
                 let rss_bytes = self.rss_bytes.load(Ordering::Relaxed);
                 match self.send(&FromWorker::Done { batch, dynamic, timing, rss_bytes }) {
                     // Half the batch has half the outputs.
-                    Err(error @ CodecError::TooLarge { .. }) => RunError::out_of_memory(format!(
-                        "outputs of dynamic shape do not fit into one answer: {error}"
-                    )),
+                    Err(error @ CodecError::TooLarge { .. }) => RunError {
+                        kind: RunErrorKind::TooLarge,
+                        error: format!("outputs of dynamic shape do not fit into one answer: {error}"),
+                    },
                     sent => return Ok(sent?),
                 }
             }
@@ -149,7 +150,8 @@ impl Link {
             | RunErrorKind::Model
             | RunErrorKind::Row(_)
             | RunErrorKind::Shape
-            | RunErrorKind::Mixed => Ok(()),
+            | RunErrorKind::Mixed
+            | RunErrorKind::TooLarge => Ok(()),
         }
     }
 

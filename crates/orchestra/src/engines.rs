@@ -70,7 +70,8 @@ pub fn engines_of(plan: &Plan, launcher: &Arc<dyn Launcher>, library: Option<&Li
         };
         let of_code = |code: &Code| match code {
             Code::Program(program) => {
-                Arc::new(ProgramEngine::new(launcher, model, batch, program)) as Arc<dyn EngineSpec>
+                Arc::new(ProgramEngine::new(launcher, model, (&plan.stages[stage.index()], batch), program))
+                    as Arc<dyn EngineSpec>
             }
             Code::Kernel(kernel) => {
                 let spec = KernelSpec { kernel: kernel.clone(), sandbox: sandbox.clone() }.encode();

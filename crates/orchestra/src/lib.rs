@@ -103,7 +103,7 @@ pub mod kind {
         Emit, Encoder, Fan, Fetch, FetchRun, Fold, InOrder, ItemInfo, KindSettings, Map, MapRun, Merge,
         MergeState, Network, Opens, PartFiles, Reduce, ReducedRow, Reduction, RowWork,
     };
-    pub use orchestra_core::{Code, DType, Dim, FailureKind, Kernel, Program, ReadOutput, TensorSpec};
+    pub use orchestra_core::{Code, DType, Dim, FailureKind, Kernel, Program, TensorSpec};
     pub use orchestra_plan::keys::WORKERS;
     pub use orchestra_plan::{
         At, BatchDraft, Choice, Connect, Draft, Fields, Input, InputColumns, ItemSchema, Items, Json, Key,

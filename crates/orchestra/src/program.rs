@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use orchestra_core::{DeviceKind, Program, ReadOutput, SandboxMode, SandboxRules};
+use orchestra_core::data::{Column, ColumnType, Schema};
+use orchestra_core::{DeviceKind, Program, SandboxMode, SandboxRules};
 use orchestra_onnx::probe::PROBE;
-use orchestra_plan::{AskProgram, BatchPlan, ModelPlan};
+use orchestra_plan::{AskProgram, BatchPlan, ModelPlan, StagePlan};
 use orchestra_runtime::{EngineSpec, Launcher, ProcessLauncher};
 use orchestra_runtime::{Launched, WorkerMemory, inherited, with_standard_streams_alone};
 use orchestra_worker::program::{ConfinedProgram, PROGRAM};
+use serde_json::Value as Json;
 
 /// How long a program may take to say what it takes and gives: what it imports may be large, and lie on a slow disk.
 const ASK_WITHIN: Duration = Duration::from_secs(60);
@@ -35,18 +37,30 @@ impl ProgramEngine {
     pub fn new(
         launcher: &Arc<dyn Launcher>,
         model: &ModelPlan,
-        batch: &BatchPlan,
+        (stage, batch): (&StagePlan, &BatchPlan),
         program: &Program,
     ) -> Self {
-        let output = |ReadOutput { tensor, is_text, .. }: &ReadOutput| {
-            let shape: Vec<Option<usize>> = tensor.row.iter().map(|dim| dim.fixed()).collect();
-            let dtype = if *is_text { "text" } else { tensor.dtype.name() };
-            serde_json::json!({ "name": tensor.name, "dtype": dtype, "shape": shape })
-        };
-        let outputs: Vec<_> = batch.outputs.iter().map(output).collect();
+        let outputs: Vec<Json> = stage.gives.0.iter().map(told).collect();
         let spec = serde_json::json!({ "outputs": outputs, "values": batch.values }).to_string().into_bytes();
         let (program, rules) = (program.clone(), model.sandbox.clone());
         Self { launcher: Arc::clone(launcher), program, rules, spec }
+    }
+}
+
+/// An output as a program is told of it.
+fn told(column: &Column) -> Json {
+    let Column { name, ty } = column;
+    match ty {
+        ColumnType::List(Schema(columns)) => {
+            serde_json::json!({ "name": name, "dtype": "list", "columns": columns.iter().map(told).collect::<Vec<_>>() })
+        }
+        ty => match ty.tensor() {
+            Some(tensor) => {
+                let shape: Vec<Option<usize>> = tensor.row.iter().map(|dim| dim.fixed()).collect();
+                serde_json::json!({ "name": name, "dtype": tensor.dtype.name(), "shape": shape })
+            }
+            None => serde_json::json!({ "name": name, "dtype": "text" }),
+        },
     }
 }
 

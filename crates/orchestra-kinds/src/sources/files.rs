@@ -23,7 +23,7 @@ settings! {
 impl TypedSource for Files {
     const NAME: &'static str = "files";
     const ABOUT: &'static str = "Files of any kind, of at most 1 GiB: `content` (bytes), `path` (text, absolute, or the URL of an object; a byte that is no UTF-8 as `\\xFF`) and \
-         `size` (i64, in bytes). [Python](../guide/python.md) takes all of them. `paths` may name [objects](../guide/workflow-file.md#objects): `s3://bucket/sounds/*.wav`.";
+         `size` (i64, in bytes). [Python](../guide/python.md) takes all of them, of files of at most 256 MiB. `paths` may name [objects](../guide/workflow-file.md#objects): `s3://bucket/sounds/*.wav`.";
     const LISTS_FILES: bool = false;
     const OBJECTS: Option<ObjectAccess> = Some(objects::ACCESS);
     type Items = WholeFiles;

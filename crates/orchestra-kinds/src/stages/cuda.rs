@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::kernel::{Grid, Scalar};
-use orchestra_core::{Code, DType, Element, Kernel, ReadOutput, TensorSpec};
+use orchestra_core::{Code, DType, Element, Kernel, TensorSpec};
 use orchestra_plan::keys::WORKERS;
 use orchestra_plan::tree::{Node, Value};
 use orchestra_plan::{
@@ -14,7 +14,7 @@ use orchestra_plan::{
 };
 
 use super::shared::batches::{Batches, Feeds, upstreams_of_model};
-use super::shared::user_code::{Outputs, file_name};
+use super::shared::user_code::{Outputs, column_of, file_name};
 
 /// What the input of a stage with `from` is called.
 const ONLY_INPUT: &str = "input";
@@ -277,7 +277,7 @@ impl ProgramDraft for Unread {
             identity: serde_json::json!([&kernel, &kernel.source, &kernel.headers, &self.outputs])
                 .to_string(),
             inputs: self.inputs.iter().map(|input| (input.clone(), None)).collect(),
-            outputs: self.outputs.iter().cloned().map(ReadOutput::rows).collect(),
+            outputs: self.outputs.iter().map(column_of).collect(),
             max_batch: None,
             gpu: true,
             code: Code::Kernel(kernel),

@@ -21,4 +21,5 @@ pub mod reduce;
 pub mod select;
 pub mod shared;
 pub mod size;
+pub mod split;
 pub mod threshold;

@@ -4,9 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orchestra_core::{
-    Code, DType, Dim, MAX_RANK, Program, ReadOutput, SandboxMode, SandboxRules, TensorSpec,
-};
+use orchestra_core::data::{Column, ColumnType, Schema};
+use orchestra_core::{Code, DType, Dim, MAX_RANK, Program, SandboxMode, SandboxRules, TensorSpec};
 use orchestra_plan::keys::WORKERS;
 use orchestra_plan::{
     At, Draft, Drafted, Fields, FileKind, Files, Key, MAX_BATCH, ProgramContext, ProgramDraft, Reported,
@@ -15,7 +14,7 @@ use orchestra_plan::{
 use serde::Deserialize;
 
 use super::shared::batches::{Batches, Feeds, upstreams_of_model};
-use super::shared::user_code::{Outputs, file_name};
+use super::shared::user_code::{Outputs, column_of, file_name};
 
 /// What a script imports as `orchestra`.
 const HELPER: &str = include_str!("../../../../clients/python/orchestra.py");
@@ -89,6 +88,8 @@ struct Tensor {
     name: String,
     dtype: Option<String>,
     shape: Option<Vec<Option<usize>>>,
+    /// Of a list.
+    columns: Option<Vec<Tensor>>,
 }
 
 #[derive(Deserialize)]
@@ -97,12 +98,17 @@ struct Trouble {
 }
 
 impl Tensor {
-    /// What it gives, which may be a text.
-    fn output(&self) -> Option<ReadOutput> {
-        match self.dtype.as_deref() {
-            Some("text") => Some(ReadOutput::texts(&self.name)),
-            _ => self.spec().map(ReadOutput::rows),
-        }
+    /// What it gives, which may be a text or a list.
+    fn output(&self) -> Option<Column> {
+        let ty = match self.dtype.as_deref() {
+            Some("text") => ColumnType::Text,
+            Some("list") => {
+                let columns = self.columns.iter().flatten().map(Tensor::output);
+                ColumnType::List(Schema(columns.collect::<Option<_>>()?))
+            }
+            _ => ColumnType::Tensor(self.spec()?),
+        };
+        Some(Column { name: self.name.clone(), ty })
     }
 
     /// `None` where the script says nothing of it.
@@ -135,9 +141,8 @@ impl ProgramDraft for Python {
         let declared =
             described.outputs.as_ref().map(|outputs| outputs.iter().filter_map(Tensor::output).collect());
         let written = self.outputs.as_ref();
-        let written = written.map(|Outputs(outputs)| outputs.iter().cloned().map(ReadOutput::rows).collect());
-        let Some(outputs) = written.or(declared).filter(|outputs: &Vec<ReadOutput>| !outputs.is_empty())
-        else {
+        let written = written.map(|Outputs(outputs)| outputs.iter().map(column_of).collect());
+        let Some(outputs) = written.or(declared).filter(|outputs: &Vec<Column>| !outputs.is_empty()) else {
             let name = &described.name;
             return context
                 .error(self.script.span, format!("`{name}` does not say what it gives"))

@@ -71,7 +71,11 @@ fn warm_up_together(streams: &mut [Serving], rows: usize) -> Result<bool, LoadEr
     let mut fits = true;
     for RunError { kind, error } in ran.into_iter().filter_map(Result::err) {
         match kind {
-            RunErrorKind::Model | RunErrorKind::Row(_) | RunErrorKind::Shape | RunErrorKind::Mixed => {}
+            RunErrorKind::Model
+            | RunErrorKind::Row(_)
+            | RunErrorKind::Shape
+            | RunErrorKind::Mixed
+            | RunErrorKind::TooLarge => {}
             RunErrorKind::OutOfMemory => {
                 fits = false;
                 eprintln!(

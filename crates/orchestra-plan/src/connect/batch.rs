@@ -139,7 +139,8 @@ impl<'a> Wiring<'a, '_> {
             None => self.tensor_of(&reader, &input)?,
         };
         let ty = &input.gives.0[column].ty;
-        if takes_any && ty.tensor().is_none_or(|tensor| tensor.fixed_row().is_none()) {
+        let fills_slot = ty.tensor().is_some_and(|tensor| tensor.fixed_row().is_some());
+        if takes_any && (!fills_slot || matches!(ty, ColumnType::Optional(_))) {
             if has_pictures(ty) {
                 let message = format!("{reader} cannot take pictures in a list");
                 let help = "have the stage read the parts before they are gathered";
@@ -171,18 +172,17 @@ impl<'a> Wiring<'a, '_> {
         Ok(())
     }
 
-    /// The column that feeds an input of a program: that of its own name where none is named, the only tensor, or the only column.
+    /// The column that feeds the one input of a program: the one that is named, that of the input's name, or the only one.
     fn any_column(&mut self, reader: &str, input: &Input, name: &str) -> Result<usize, Reported> {
         let own = input.gives.position(name).filter(|_| input.column.is_none());
-        let tensors = input.gives.whole().filter(|column| column.ty.tensor().is_some()).count();
-        match own {
-            Some(place) => Ok(place),
-            None if input.column.is_none() && tensors == 1 => self.tensor_of(reader, input),
-            None => {
+        own.map_or_else(
+            || {
                 let is_column = |column: &Column| column.ty != ColumnType::Placement;
-                input.column(reader, "one of its columns", is_column, &mut self.cx.diags)
-            }
-        }
+                let what = format!("one of its columns, by its name or that of the argument, `{name}`");
+                input.column(reader, &what, is_column, &mut self.cx.diags)
+            },
+            Ok,
+        )
     }
 
     /// The column that a link means: a tensor.

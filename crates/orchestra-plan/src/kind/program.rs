@@ -3,7 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use orchestra_core::{Code, ReadOutput, SandboxRules, TensorSpec};
+use orchestra_core::data::Column;
+use orchestra_core::{Code, SandboxRules, TensorSpec};
 
 use crate::diagnostics::{Diagnostic, Diagnostics, Reported, Span};
 use crate::files::Files;
@@ -53,7 +54,8 @@ pub struct ResolvedProgram {
     pub identity: String,
     /// What it takes, in its order; a name alone takes any tensor of fixed shape, and of a program any column.
     pub inputs: Vec<(String, Option<TensorSpec>)>,
-    pub outputs: Vec<ReadOutput>,
+    /// Tensors, texts, and lists of both.
+    pub outputs: Vec<Column>,
     /// Rows of a batch, where the stage does not say it.
     pub max_batch: Option<u64>,
     /// Whether it runs on GPUs. One that does not is placed on the cores.

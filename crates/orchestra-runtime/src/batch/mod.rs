@@ -4,6 +4,7 @@ pub mod batcher;
 pub mod batches_in_flight;
 mod checkpoint;
 pub mod completion;
+mod list_outputs;
 pub mod open_outputs;
 pub mod output_slots;
 pub mod outputs;

@@ -1,11 +1,14 @@
 //! What a completed batch has of the outputs of its stage, row by row. What a worker says of shapes and sizes is checked here.
 
-use orchestra_core::data::{Column, ColumnType, TensorView, Value};
+use std::sync::Arc;
+
+use orchestra_core::data::{Column, ColumnType, OwnedRow, Schema, TensorView, Value};
 use orchestra_core::model_output::texts;
 use orchestra_core::{Dim, TensorSpec};
 use orchestra_worker::frames::DynamicOutput;
 use orchestra_worker::mapping::SharedBytes;
 
+use crate::batch::list_outputs::list_of;
 use crate::messages::CompletedBatch;
 
 impl CompletedBatch {
@@ -15,6 +18,7 @@ impl CompletedBatch {
             let dynamic = self.dynamic.iter().find(|d| d.output == i);
             match &column.ty {
                 ColumnType::Text => self.texts(&column.name, dynamic),
+                ColumnType::List(columns) => self.lists(&column.name, columns, dynamic),
                 ty => self.tensors(i, ty.stored().ok_or_else(|| missing(&column.name))?, dynamic),
             }
         };
@@ -26,6 +30,21 @@ impl CompletedBatch {
         let texts = texts::unpack(&packed.data).filter(|texts| texts.len() == self.rows.count);
         let texts = texts.ok_or_else(|| format!("output `{name}` has not a text in UTF-8 for each item"))?;
         Ok(OutputRows::Texts(texts))
+    }
+
+    fn lists<'a>(
+        &self,
+        name: &str,
+        columns: &Schema,
+        dynamic: Option<&'a DynamicOutput>,
+    ) -> Result<OutputRows<'a>, String> {
+        let packed = texts::unpack_bytes(&dynamic.ok_or_else(|| missing(name))?.data);
+        let lists = packed.map(|all| all.into_iter().map(|bytes| list_of(bytes, columns)).collect());
+        let lists: Option<Vec<_>> = lists.flatten().filter(|lists: &Vec<_>| lists.len() == self.rows.count);
+        let lists = lists.ok_or_else(|| {
+            format!("output `{name}` has not a list of its columns, of at most 1048576 values, for each item")
+        })?;
+        Ok(OutputRows::Lists(lists))
     }
 
     fn tensors<'a>(
@@ -71,6 +90,7 @@ fn missing(name: &str) -> String {
 pub enum OutputRows<'a> {
     Tensors { spec: &'a TensorSpec, shape: Vec<usize>, row_bytes: usize, data: RowData<'a> },
     Texts(Vec<&'a str>),
+    Lists(Vec<Arc<[OwnedRow]>>),
 }
 
 #[derive(Clone, Copy)]
@@ -105,6 +125,7 @@ impl OutputRows<'_> {
                 Value::Tensor(TensorView { name: &spec.name, dtype: spec.dtype, shape, data })
             }
             OutputRows::Texts(texts) => Value::Text(texts[row]),
+            OutputRows::Lists(lists) => Value::List(&lists[row]),
         }
     }
 }

@@ -140,6 +140,7 @@ pub(super) fn outcome(end: &BatchEnd) -> (&'static str, Option<(&'static str, St
         BatchEnd::Fault { kind, error, .. } => {
             let kind = match kind {
                 RunErrorKind::OutOfMemory => "out_of_memory",
+                RunErrorKind::TooLarge => "too_large",
                 RunErrorKind::Model => "model",
                 RunErrorKind::Device => "device",
                 RunErrorKind::Row(_) => "row",

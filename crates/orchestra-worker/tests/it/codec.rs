@@ -156,7 +156,7 @@ proptest! {
             decoder.push(piece);
             while let Some(frame) = decoder.next().unwrap() { seen.push(frame); }
         }
-        let is_failed = matches!(&seen[0], FromWorker::Failed { batch: of, kind: RunErrorKind::OutOfMemory, error, .. }
+        let is_failed = matches!(&seen[0], FromWorker::Failed { batch: of, kind: RunErrorKind::TooLarge, error, .. }
             if *of == BatchId(batch) && error.contains("limits.memory"));
         prop_assert!(is_failed, "{:?}", seen[0]);
         let are_there = seen[1] == fits && matches!(&seen[2..], [FromWorker::LoadFailed { .. }]);

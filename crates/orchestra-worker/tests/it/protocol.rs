@@ -201,7 +201,7 @@ fn a_run_that_fails_is_answered_and_a_broken_device_is_reported_before_the_worke
         for (batch, expected) in [
             (MODEL, RunErrorKind::Model),
             // Outputs too large for an answer ask for a smaller batch.
-            (HUGE, RunErrorKind::OutOfMemory),
+            (HUGE, RunErrorKind::TooLarge),
         ] {
             parent.run(batch);
             let Some(FromWorker::Failed { kind, error, .. }) = parent.next() else { panic!("not failed") };

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::common::{ONE_PIXEL_PER_BLOCK, ROW, Workplace, audited, bounded};
 use orchestra::kind::{
-    At, BatchDraft, Code, DType, Dim, Draft, Fields, Program, ProgramContext, ProgramDraft, ReadOutput,
-    Reported, ResolvedProgram, StageKind, TensorSpec,
+    At, BatchDraft, Code, Column, ColumnType, DType, Dim, Draft, Fields, Program, ProgramContext,
+    ProgramDraft, Reported, ResolvedProgram, StageKind, TensorSpec,
 };
 use orchestra_testkit::striker::{Fault, strike_workers};
 use serde_json::Value;
@@ -49,7 +49,7 @@ impl ProgramDraft for Doubling {
         Ok(ResolvedProgram {
             identity: "doubles".to_owned(),
             inputs: vec![("x".to_owned(), None)],
-            outputs: vec![ReadOutput::rows(y)],
+            outputs: vec![Column { name: "y".to_owned(), ty: ColumnType::Tensor(y) }],
             max_batch: Some(4),
             gpu: false,
             code: Code::Program(Program {

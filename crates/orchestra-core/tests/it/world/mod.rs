@@ -402,7 +402,7 @@ impl World {
             RunErrorKind::Device => self.died_of(worker, rows),
             RunErrorKind::OutOfMemory => self.no_memory_for(device, rows),
             RunErrorKind::Model => self.refused(device, rows),
-            RunErrorKind::Row(_) | RunErrorKind::Shape | RunErrorKind::Mixed => {}
+            RunErrorKind::Row(_) | RunErrorKind::Shape | RunErrorKind::Mixed | RunErrorKind::TooLarge => {}
         }
         let aftermath = self.ledger.fault(worker, batch, fault, "no".into(), self.now);
         self.after(aftermath.expect("it holds the batch"));

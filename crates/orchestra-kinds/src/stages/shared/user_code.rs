@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use orchestra_core::data::{Column, ColumnType};
 use orchestra_core::{DType, Dim, MAX_RANK, TensorSpec};
 use orchestra_plan::tree::{Node, Value};
 use orchestra_plan::{At, Fields, Key, Setting, key};
@@ -28,6 +29,11 @@ impl Setting for Outputs {
         let node = &f.entry(key)?.node;
         outputs(f, node).map(Self)
     }
+}
+
+/// The column of an output that is a tensor.
+pub fn column_of(tensor: &TensorSpec) -> Column {
+    Column { name: tensor.name.clone(), ty: ColumnType::Tensor(tensor.clone()) }
 }
 
 /// What a file with code is called: it stands for a model of that name.
