@@ -142,7 +142,7 @@ fn boxes_of_genuine_exports_are_those_of_another_implementation() {
     assert!(inspect("320n.onnx").contains("detector of layout yolov8"));
     let yolov8 = Case {
         model: "320n.onnx",
-        picture: "benches/photo.jpg",
+        picture: "tests/photo.jpg",
         size: [500, 375],
         side: 320,
         taken: [0, 40, 320, 240],
@@ -160,7 +160,7 @@ fn boxes_of_genuine_exports_are_those_of_another_implementation() {
     assert!(inspect("slider.onnx").contains("detector of layout yolov8"));
     let masks = Case {
         model: "slider.onnx",
-        picture: "benches/photo.jpg",
+        picture: "tests/photo.jpg",
         size: [500, 375],
         side: 640,
         taken: [0, 80, 640, 480],
