@@ -73,7 +73,7 @@ fn on_cpu(
     cores: usize,
     reasons: &mut Vec<String>,
 ) -> Vec<WorkerPlan> {
-    let weights: Vec<u32> = stages.iter().map(|s| demands[*s].model.asked.priority).collect();
+    let weights: Vec<u32> = stages.iter().map(|s| demands[*s].model.asked.priority()).collect();
     let is_left_to_us = |s: &usize| {
         let model = demands[*s].model;
         model.asked.workers.is_none() && model.asked.threads.is_none() && model.streams() == 1
@@ -199,7 +199,7 @@ impl OnCuda<'_> {
     }
 
     fn weights(&self) -> Vec<u32> {
-        self.stages.iter().map(|s| self.model(*s).asked.priority).collect()
+        self.stages.iter().map(|s| self.model(*s).asked.priority()).collect()
     }
 
     /// Whether the numbers of workers follow from priorities.
@@ -250,7 +250,7 @@ impl OnCuda<'_> {
             has: 1,
             most: self.wanted(*s),
             each: self.worker(*s),
-            priority: self.model(*s).asked.priority,
+            priority: self.model(*s).asked.priority(),
         };
         let wants: Vec<Want> = self.stages.iter().map(want).collect();
         let for_more = room.saturating_sub(needed).saturating_sub(self.of_shares());

@@ -84,7 +84,7 @@ impl<'a> Wiring<'a, '_> {
             fixed_batch,
             wait: draft.wait,
             streams: model.streams(),
-            priority: model.asked.priority,
+            priority: model.asked.priority(),
             recycle: model.asked.recycle,
             iteration,
             trim: trim.map(|(trim, _)| trim),

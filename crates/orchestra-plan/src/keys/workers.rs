@@ -88,7 +88,7 @@ settings! {
         memory: Option<At<NonZeroU64>> => "what the first worker of a run takes",
         /// share of a device's workers, relative to other stages on it; also beside [tasks](../guide/tasks.md#priority)
         #[range(1, 100)]
-        priority: u32 = 10,
+        priority: Option<u32> => "10",
         /// as for models
         recycle: Recycle => "none",
         /// whether workers are confined to what they need; see [security](../security.md)
@@ -102,6 +102,13 @@ settings! {
         /// threads of each worker: what the libraries of linear algebra are told to take
         #[range(1, 1024)]
         threads: Option<usize> => "1",
+    }
+}
+
+impl AskedWorkers {
+    /// A stage of a kind that has no such key, too, has a share.
+    pub fn priority(&self) -> u32 {
+        self.priority.unwrap_or(10)
     }
 }
 
