@@ -116,7 +116,7 @@ fn outputs_of_open_shape_stay_within_a_quarter_of_the_memory_of_a_run() {
     let records = place.must_hold(&items("scans", []), &items("scans", 0..2));
     for (key, failed) in &records.failed {
         let error = failed["error"].as_str().unwrap();
-        assert_eq!(records.failure_kind(key), Some("out_of_memory"), "{failed}");
+        assert_eq!(records.failure_kind(key), Some("too_large"), "{failed}");
         assert!(
             error.contains("take 17 MiB, and 8 MiB are there for a batch; raise `limits.memory`"),
             "{error}"
