@@ -63,7 +63,10 @@ fn settings(text: &str) -> (PlanOptions, World) {
 /// Every id leads somewhere, everything has a size, and nothing is written outside the output folder.
 fn check_plan(plan: &Plan, options: &PlanOptions) {
     assert!(plan.output.is_absolute() && plan.file.is_absolute());
-    assert!(!plan.pipelines.is_empty() && !plan.sinks.is_empty() && !plan.sources.is_empty());
+    // A file may have commands alone.
+    let has_items = !plan.pipelines.is_empty();
+    assert!(has_items || !plan.tasks.tasks.is_empty());
+    assert!(has_items != plan.sinks.is_empty() && has_items != plan.sources.is_empty());
     for sink in &plan.sinks {
         assert!(sink.path.starts_with(&plan.output) && sink.path != plan.output, "{}", sink.path.display());
         assert!(sink.pipeline.index() < plan.pipelines.len() && !sink.from.is_empty());
@@ -130,6 +133,11 @@ fn show(plan: &Plan) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_of_commands_alone_is_planned() {
+        workflow_file(b"version = 1\n[tasks.a]\ncommand = \"true\"\ndevice = \"none\"\n");
+    }
 
     #[test]
     fn the_settings_of_a_file_are_those_of_its_comments() {
