@@ -19,7 +19,7 @@ pub struct RowValues {
 }
 
 impl RowValues {
-    /// For each row, each of its values, one after the other. What is made of a hole nobody reads: it has those of another row.
+    /// For each row, each of its values, one after the other. A hole gets the values of another row: nobody reads what the program makes of it.
     ///
     /// # Panics
     /// If a value cannot be written: the plan lets no such column come here.
