@@ -34,7 +34,7 @@ const WITHOUT_KINDS: [&str; 4] = [
 const NO_KINDS: [(&str, &str, &str); 20] = [
     ("crates/orchestra-cli/src/doctor/cuda.rs", "cuda", "a finding of `doctor`"),
     ("crates/orchestra-plan/src/devices.rs", "cuda", "a device"),
-    ("crates/orchestra-plan/src/connect/batch.rs", "select", "help"),
+    ("crates/orchestra-plan/src/connect/remedy.rs", "select", "help"),
     ("crates/orchestra-plan/src/graph.rs", "csv", "help"),
     ("crates/orchestra-plan/src/graph.rs", "jsonl", "help"),
     ("crates/orchestra-plan/src/requests.rs", "request", "help"),
@@ -47,7 +47,7 @@ const NO_KINDS: [(&str, &str, &str); 20] = [
     ("crates/orchestra-plan/src/workflow/tasks.rs", "python", "a program, in help"),
     ("crates/orchestra-plan/src/tasks/rows.rs", "csv", "the end of the name of a table"),
     ("crates/orchestra-plan/src/tasks/rows.rs", "jsonl", "the end of the name of a table"),
-    ("crates/orchestra-plan/src/connect/batch.rs", "image", "help"),
+    ("crates/orchestra-plan/src/connect/remedy.rs", "image", "help"),
     ("crates/orchestra-plan/src/graph_view.rs", "files", "what a folder is watched for"),
     ("crates/orchestra-runtime/src/flow/uploads.rs", "files", "a field"),
     ("crates/orchestra-cli/src/init.rs", "files", "a key of JSON"),

@@ -261,18 +261,29 @@ fn a_type_that_a_model_does_not_take_is_told_where_it_is_given() {
     fs::write(place.path("d.jsonl"), "{\"x\": [1, 2]}\n").unwrap();
     let of = |source: &str| place.write(format!("version = 1\n[sources.s]\n{source}\n{rest}"));
     let lines = "kind = \"jsonl\"\npaths = [\"d.jsonl\"]\ncolumns = { x = \"i32[2]\" }";
-    model(DType::I64, &[2]);
-    of(lines);
-    let fix = "x = \"i64[2]\"";
-    check(&place).must_exit(78).must_say(&["gives another type", fix]);
-    of(&lines.replace("x = \"i32[2]\"", fix));
-    place.run(&["--fresh"]).must_exit(0);
-    model(DType::F32, &[]);
-    of("kind = \"range\"\nstop = 3");
-    let fix = "columns = { n = \"n * 1.0\" }";
-    check(&place).must_exit(78).must_say(&["gives another type", "kind = \"select\", from = \"s\"", fix]);
-    place.edit("from = \"s\"", "from = \"t\"");
-    place.edit("[models.m]", &format!("[stages.t]\nkind = \"select\"\nfrom = \"s\"\n{fix}\n[models.m]"));
+    fs::write(place.path("d.csv"), "a,the b,c\n1,2,3\n4,5,6\n").unwrap();
+    let cells = "kind = \"csv\"\npaths = [\"d.csv\"]";
+    let range = "kind = \"range\"\nstop = 3";
+    for (source, from, row, says, fix) in [
+        (lines, "s", &[2][..], "gives another type", "x = \"f32(x)\""),
+        (range, "s", &[], "gives another type", "x = \"f32(n)\""),
+        (range, "s", &[1], "gives another shape", "x = \"f32([n])\""),
+        (cells, "s", &[3], "feeds `x`, f32[batch, 3], by one tensor", "x = \"[a, the b, c]\""),
+        (cells, "s.the b", &[1], "gives another shape", "x = \"[the b]\""),
+        (cells, "s.a", &[3], "gives another shape", "x = \"[a, the b, c]\""),
+    ] {
+        model(DType::F32, row);
+        of(source);
+        place.edit("from = \"s\"", &format!("from = \"{from}\""));
+        let fix = format!("columns = {{ {fix} }}");
+        check(&place).must_exit(78).must_say(&[says, "kind = \"select\", from = \"s\"", &fix]);
+        place.edit(&format!("from = \"{from}\""), "from = \"t\"");
+        place.edit("[models.m]", &format!("[stages.t]\nkind = \"select\"\nfrom = \"s\"\n{fix}\n[models.m]"));
+        place.run(&["--fresh"]).must_exit(0);
+    }
+    // A number alone is a list of one, where a list of one is meant.
+    model(DType::F32, &[1]);
+    of(&format!("{cells}\ncolumns = {{ a = \"f32[1]\" }}"));
     place.run(&["--fresh"]).must_exit(0);
 }
 

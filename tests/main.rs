@@ -17,6 +17,7 @@ mod bad_images;
 mod bench;
 mod bombs;
 mod chaos;
+mod columns;
 mod configs;
 mod crash_loop;
 mod cuda_missing;

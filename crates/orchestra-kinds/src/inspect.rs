@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::Choice as _;
-use orchestra_plan::{Signature, UnreadableOutput};
+use orchestra_plan::{Signature, UnreadableOutput, toml_key};
 
-use crate::sources::reading::row::key;
 use crate::stages::classify::makes_probabilities;
 use crate::stages::detect::layout::{Form, Layout, Output, Told};
 use crate::stages::detect::recognise;
@@ -129,7 +128,7 @@ pub fn workflow(path: &str, signature: &Signature, recognised: &Recognised) -> R
     let from = match size {
         Some(size) => {
             text += "[stages.size]\nkind = \"size\"  # width and height of what the model sees\nfrom = \"pixels\"\n\n";
-            format!("inputs = {{ {} = \"{reads}\", {} = \"size\" }}", key(&input.name), size.name)
+            format!("inputs = {{ {} = \"{reads}\", {} = \"size\" }}", toml_key(&input.name), size.name)
         }
         None => format!("from = \"{reads}\""),
     };

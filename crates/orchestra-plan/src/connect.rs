@@ -18,6 +18,7 @@ use crate::workflow::{Connected, Link, RawListing, SinkNode, StageNode, Workflow
 
 mod batch;
 mod iterated;
+mod remedy;
 
 /// Connects all nodes that are not deferred. One that has an error, or stands behind such a one, stays without a plan.
 pub(crate) fn connect(workflow: &mut Workflow, cx: &mut Cx<'_>) {

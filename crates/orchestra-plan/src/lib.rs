@@ -75,7 +75,7 @@ pub use kind::{
 pub use machine_file::machine_from_toml;
 pub use model_file::{MAX_METADATA, ModelError, ModelFile, Signature};
 pub use models::{MAX_BATCH, read_labels, read_text};
-pub use nearest::list;
+pub use nearest::{list, toml_key};
 pub use onnx::read_model;
 pub use orchestra_core::{Choice, Word, choices as declare_choices};
 pub use outputs::{Holds, ModelOutput, OutputDim, UnreadableOutput};

@@ -38,6 +38,13 @@ pub fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     names.into_iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ")
 }
 
+/// The name of a column as a key of a workflow file.
+pub fn toml_key(name: &str) -> String {
+    let is_bare = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+    // A string of TOML is written as one of JSON.
+    if is_bare && !name.is_empty() { name.to_owned() } else { serde_json::Value::from(name).to_string() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

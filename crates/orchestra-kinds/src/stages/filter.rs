@@ -7,7 +7,7 @@ use orchestra_plan::{
     At, Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings,
 };
 
-use super::shared::expression::{Expression, Type, of_key};
+use super::shared::expression::{Expression, Type, of_key, parse};
 
 settings! {
     #[derive(Debug)]
@@ -29,7 +29,8 @@ impl TypedStage for Filter {
 impl Connect for Filter {
     fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let (input, reads) = stage.whole_row()?;
-        let keep = of_key(stage, &input, "keep", &self.keep)?;
+        let keep = parse(&input.gives, &|name| input.resolved(name), &self.keep.value);
+        let keep = of_key(stage, &input, "keep", &self.keep, keep)?;
         if keep.ty() != Type::Truth {
             let message = format!(
                 "`keep` of stage `{}` is no condition: it is {}, and compares nothing",
@@ -73,7 +74,6 @@ impl RowWork for Condition {
 mod tests {
     use orchestra_core::data::{Column, ColumnType, Label, Schema};
 
-    use super::super::shared::expression::parse;
     use super::super::shared::testing::{each_row, in_loader};
     use super::*;
 

@@ -4,15 +4,15 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use orchestra_core::data::{Column, ColumnType};
+use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
-    At, Choice as _, Connect, Fields, Reported, Runs, StageConnected, StageContext, TypedStage, Upstreams,
-    choices, settings,
+    At, Choice as _, Connect, Fields, Input, Reported, Runs, StageConnected, StageContext, TypedStage,
+    Upstreams, choices, settings,
 };
 
 use cell::Op;
-use concat::{Concat, Joining};
+use concat::{Concat, Joining, NAMES};
 use merged::{By, Over, Reduced};
 
 mod cell;
@@ -32,9 +32,9 @@ settings! {
         /// what it is made of
         over: Over = "rows",
         /// a row of the result for each value of this column, `"stage"` or `"stage.column"`: the best class of classes, or an integer; of `concat` only
-        /// with `join`
+        /// with `join` or `stack`
         by: Option<String> => "all rows in one",
-        /// a row of the result for each folder that items lie in; of `concat` only with `join`
+        /// a row of the result for each folder that items lie in; of `concat` only with `join` or `stack`
         by_folder: bool = false,
         /// of a histogram: the lower edge of its first bin and the upper edge of its last one
         range: Option<At<[f64; 2]>>,
@@ -44,6 +44,9 @@ settings! {
         /// of `concat`: one row, or one for each key, its tensors those of all rows one behind the other along their first dimension, as
         /// numpy.concatenate has them; up to 1 GiB of each over all keys, in memory
         join: bool = false,
+        /// of `concat`: as `join`, but along a new first dimension, as numpy.stack has them: `embedding` f32\[32\] of 5,000 items becomes f32\[5000, 32\]. One
+        /// more column, `names`, lists the items in that order
+        stack: bool = false,
     }
 }
 
@@ -71,7 +74,7 @@ impl TypedStage for ReduceStage {
          neither the order of the items nor a restart changes a bit; the least and the largest of integers are i64, too. An item with NaN fails, and for \
          sum and mean one with an infinity. `histogram` is i64, with `outside`: how many were below its range, and above it. In records, \
          `item` is the key, or the name of the stage, and `source` the name of the stage; rows are in the order of their keys. Nothing gives no row. \
-         `concat` gives the columns and items that it reads; with `join`, one row called as the stage, or one for each key, called as that.";
+         `concat` gives the columns and items that it reads; with `join` or `stack`, one row called as the stage, or one for each key, called as that.";
     type Work = ();
 
     fn upstreams(f: &mut Fields<'_, '_>) -> Upstreams {
@@ -90,12 +93,16 @@ impl TypedStage for ReduceStage {
             ("bins", is_histogram),
             ("over", !is_concat && self.op != Name::Count),
             // Rows that stay as they are have no key.
-            ("by", !is_concat || self.join),
-            ("by_folder", !is_concat || self.join),
-            ("join", is_concat),
+            ("by", !is_concat || self.join || self.stack),
+            ("by_folder", !is_concat || self.join || self.stack),
+            ("join", is_concat && !self.stack),
+            ("stack", is_concat),
         ] {
             if let Some(entry) = f.entry(key).filter(|_| !has_effect) {
-                let reason = format!("has no effect on `op = \"{}\"`", self.op.name());
+                let reason = match key {
+                    "join" if is_concat => "stands beside `stack`".to_owned(),
+                    _ => format!("has no effect on `op = \"{}\"`", self.op.name()),
+                };
                 let help = match key {
                     "by" | "by_folder" => "leave it out, or add `join = true`: one row for each key",
                     _ => "leave it out",
@@ -242,7 +249,7 @@ impl ReduceStage {
         let mut settings = serde_json::json!({
             "op": self.op.name(), "columns": reads.iter().map(|(_, column)| column).collect::<Vec<_>>(),
         });
-        if !self.join {
+        if !self.join && !self.stack {
             return Ok(StageConnected {
                 settings,
                 reads,
@@ -252,23 +259,8 @@ impl ReduceStage {
                 about: "all rows of the run, in the order of the items".to_owned(),
             });
         }
-        let mut gives = input.gives;
-        for column in &mut gives.0 {
-            let Some(spec) = column.ty.tensor() else {
-                let message =
-                    format!("stage `{}` cannot join `{}` of `{}`", stage.name, column.name, input.name);
-                let help = "name the tensors that are joined: from = \"stage.tensor\"; or leave `join` out";
-                return stage
-                    .error(input.span, message)
-                    .label(format!("it is {}", column.ty))
-                    .help(help)
-                    .fail();
-            };
-            let inner = spec.row.iter().skip(1).cloned();
-            let row = std::iter::once(Dim::Dynamic).chain(inner).collect();
-            column.ty = ColumnType::Tensor(TensorSpec { row, ..spec.clone() });
-        }
-        settings["join"] = true.into();
+        let gives = self.joined_columns(stage, input)?;
+        settings[if self.stack { "stack" } else { "join" }] = true.into();
         let by = self.by_words(stage);
         if self.key() != By::Nothing {
             settings["by"] = by.clone().into();
@@ -282,11 +274,40 @@ impl ReduceStage {
             reads,
             gives,
             runs: Runs::Reduce(Arc::new(Concat {
-                joining: Some(Joining { stage: stage.name.to_owned(), by: self.key() }),
+                joining: Some(Joining { stage: stage.name.to_owned(), by: self.key(), stacks: self.stack }),
             })),
             details: vec![format!("one array of all rows{by}, in order")],
             about: format!("one array of all rows of the run{by}, in the order of the items"),
         })
+    }
+
+    /// Tensors of any number of rows, and of what is stacked the names of the items.
+    fn joined_columns(&self, stage: &mut StageContext<'_>, input: Input) -> Result<Schema, Reported> {
+        let name = stage.name;
+        let mut gives = input.gives;
+        if self.stack && gives.position(NAMES).is_some() {
+            let message =
+                format!("stage `{name}` calls the names of the items `{NAMES}`, as a tensor is called");
+            let help = "call it otherwise: kind = \"select\", columns = { others = \"names\" }";
+            return stage.error(input.span, message).help(help).fail();
+        }
+        for column in &mut gives.0 {
+            let Some(spec) = column.ty.tensor() else {
+                let message = format!("stage `{name}` cannot join `{}` of `{}`", column.name, input.name);
+                let help = "name the tensors that are joined: from = \"stage.tensor\"; or leave `join` and `stack` out";
+                return stage
+                    .error(input.span, message)
+                    .label(format!("it is {}", column.ty))
+                    .help(help)
+                    .fail();
+            };
+            let inner = spec.row.iter().skip(usize::from(!self.stack)).cloned();
+            let row = std::iter::once(Dim::Dynamic).chain(inner).collect();
+            column.ty = ColumnType::Tensor(TensorSpec { row, ..spec.clone() });
+        }
+        let names = ColumnType::List(Schema::of("name", ColumnType::Text));
+        gives.0.extend(self.stack.then(|| Column { name: NAMES.to_owned(), ty: names }));
+        Ok(gives)
     }
 }
 

@@ -2,17 +2,20 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use bincode::{Decode, Encode};
+use orchestra_core::TensorSpec;
 use orchestra_core::data::{Column, ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
 use orchestra_core::shapes::{Emit, RowWork};
-use orchestra_core::{DType, TensorSpec};
 use orchestra_plan::{
     At, Connect, Input, NamedTexts, Reported, Runs, Settings, StageConnected, StageContext, TypedStage,
     settings,
 };
 
-use super::shared::expression::{self, Expression, Field, Type, of_key};
+use super::shared::expression::{
+    ColumnExpression, Expression, TensorExpression, no_value, of_key, parse_column, whole_column,
+};
 
 settings! {
     #[derive(Debug)]
@@ -22,7 +25,9 @@ settings! {
         /// expression: comparisons (`==`, `!=`, `<`, `<=`, `>`, `>=`), `and`, `or`, `not`, parentheses, `+`, `-`, `*`, `/`, numbers, `true`, `false`, texts in
         /// single quotes, the functions `len`, `lower`, `upper`, `starts_with`, `ends_with`, `contains`, `is_missing(field)`, `is_nan(field)` and `or_else(field, 0)`, and fields: `label`, `class` and `score` of the best
         /// class, `count` of a list, the name of a text or of a tensor of one number, or `name[3]` for one number of a tensor; where several stages are read,
-        /// `stage.score` and so on
+        /// `stage.score` and so on. `[age, height]` makes one tensor of columns and expressions of one shape, along a new first dimension: `[age]` is f64\[1\],
+        /// and `[[a, b], [c, d]]` f64\[2, 2\]. Columns keep their types there; of different ones it is the wider one, or f64 of integers and floats. `f32(age)`
+        /// casts a column, a number or a list, by any name of a type; true or false is 1 or 0
         #[missing("say what the new row holds: columns = { name = \"label\", sure = \"score >= 0.9\" }")]
         columns: NamedTexts,
     }
@@ -30,8 +35,8 @@ settings! {
 
 impl TypedStage for Select {
     const NAME: &'static str = "select";
-    const ABOUT: &'static str = "Makes a row of new columns: those of its input under other names, and what is computed of them. A computed column is a text, or a tensor of \
-         one number: i64 where all of it is whole, else f64, or bool. What has no value, because there is no class, fails its item.";
+    const ABOUT: &'static str = "Makes a row of new columns: those of its input under other names, and what is computed of them. A computed column is a text, a tensor of \
+         one number (i64 where all of it is whole, else f64, or bool), or a list of columns as one tensor. What has no value, because there is no class, fails its item.";
     type Work = Selection;
 }
 
@@ -39,8 +44,13 @@ impl Connect for Select {
     fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let (mut input, mut reads) = stage.whole_row()?;
         // Columns that are not needed are neither read nor carried for this stage: what is left is looked at again.
-        let needed: BTreeSet<usize> =
+        let mut needed: BTreeSet<usize> =
             self.columns(stage, &input)?.iter().flat_map(|(_, makes)| makes.needs()).collect();
+        if needed.is_empty() {
+            // Constants alone: a row of them for each row, whatever that holds.
+            needed
+                .extend(input.gives.0.iter().position(|column| column.ty != ColumnType::Picture).or(Some(0)));
+        }
         input.gives.0 = needed.iter().map(|place| input.gives.0[*place].clone()).collect();
         reads = needed.iter().map(|place| reads[*place]).collect();
         let columns = self.columns(stage, &input)?;
@@ -52,7 +62,8 @@ impl Connect for Select {
         let details: Vec<String> = self.columns.0.iter().map(written).collect();
         let cost = |makes: &Makes| match makes {
             Makes::Passed(_) => 1,
-            Makes::Computed(_, expression) => expression.n_parts() * 16,
+            Makes::Text(_, expression) => expression.n_parts() * 16,
+            Makes::Tensor(_, tensor) => tensor.n_parts() * 16,
         };
         let cost = makes.iter().map(cost).sum();
         Ok(StageConnected {
@@ -87,30 +98,23 @@ fn column(
         Some(_) => &written.value[..],
         None => written.value.trim(),
     };
-    let resolved = input.resolved(text).filter(|name| input.gives.position(name).is_some());
-    let text = resolved.as_deref().filter(|_| input.gives.position(text).is_none()).unwrap_or(text);
-    // `score` is a field of classes before it is a column, as in a filter.
-    let is_part = matches!(
-        expression::field(&input.gives, text),
-        Some(Field::Label(_) | Field::Class(_) | Field::Score(_) | Field::Count(_))
-    );
-    if let Some(place) = input.gives.position(text).filter(|_| !is_part) {
-        let renamed = |spec: &TensorSpec| TensorSpec { name: name.to_owned(), ..spec.clone() };
+    let (name, resolved) = (name.to_owned(), |name: &str| input.resolved(name));
+    if let Some(place) = whole_column(&input.gives, &resolved, text) {
         let ty = match &input.gives.0[place].ty {
-            ColumnType::Tensor(spec) => ColumnType::Tensor(renamed(spec)),
+            ColumnType::Tensor(spec) => ColumnType::Tensor(TensorSpec { name: name.clone(), ..spec.clone() }),
             ty => ty.clone(),
         };
-        return Ok((Column { name: name.to_owned(), ty }, Makes::Passed(place)));
+        return Ok((Column { name, ty }, Makes::Passed(place)));
     }
-    let expression = of_key(stage, input, &format!("columns.{name}"), written)?;
-    let tensor = |dtype| ColumnType::Tensor(fixed_tensor(name, dtype, &[]));
-    let ty = match expression.ty() {
-        Type::Integer => tensor(DType::I64),
-        Type::Number => tensor(DType::F64),
-        Type::Truth => tensor(DType::Bool),
-        Type::Text => ColumnType::Text,
+    let parsed = parse_column(&input.gives, &resolved, &written.value);
+    let (ty, makes) = match of_key(stage, input, &format!("columns.{name}"), written, parsed)? {
+        ColumnExpression::Text(text) => (ColumnType::Text, Makes::Text(name.clone(), text)),
+        ColumnExpression::Tensor(tensor) => {
+            let spec = fixed_tensor(&name, tensor.dtype, &tensor.shape);
+            (ColumnType::Tensor(spec), Makes::Tensor(name.clone(), tensor))
+        }
     };
-    Ok((Column { name: name.to_owned(), ty }, Makes::Computed(name.to_owned(), expression)))
+    Ok((Column { name, ty }, makes))
 }
 
 #[derive(Debug, Clone, Encode, Decode)]
@@ -118,7 +122,9 @@ enum Makes {
     /// A column of the input.
     Passed(usize),
     /// Under its name.
-    Computed(String, Expression),
+    Text(String, Expression),
+    /// Under its name.
+    Tensor(String, TensorExpression),
 }
 
 impl Makes {
@@ -127,7 +133,8 @@ impl Makes {
         let mut needs = BTreeSet::new();
         match self {
             Makes::Passed(place) => drop(needs.insert(*place)),
-            Makes::Computed(_, expression) => expression.columns(&mut needs),
+            Makes::Text(_, expression) => expression.columns(&mut needs),
+            Makes::Tensor(_, tensor) => tensor.columns(&mut needs),
         }
         needs
     }
@@ -137,70 +144,42 @@ impl Makes {
 #[derive(Debug, Encode, Decode)]
 pub struct Selection(Vec<Makes>);
 
-/// A computed value, which lies here until the row has been used.
-enum Computed<'a> {
+/// A value of the new row; the elements of tensors lie in the buffer of the thread.
+enum Made<'a> {
     Passed(Value<'a>),
-    Number(DType, [u8; 8]),
     Text(Cow<'a, str>),
+    Tensor(&'a str, &'a TensorExpression, Range<usize>),
 }
 
 impl RowWork for Selection {
-    type Scratch = ();
+    type Scratch = Vec<u8>;
 
-    fn apply(&self, (): &mut (), inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
-        let mut computed = Vec::with_capacity(self.0.len());
+    fn apply(&self, data: &mut Vec<u8>, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        data.clear();
+        let mut made = Vec::with_capacity(self.0.len());
         for makes in &self.0 {
-            computed.push(match makes {
+            made.push(match makes {
                 Makes::Passed(place) => {
-                    Computed::Passed(*inputs.get(*place).ok_or_else(|| no_value("a column"))?)
+                    Made::Passed(*inputs.get(*place).ok_or_else(|| no_value("a column"))?)
                 }
-                Makes::Computed(name, expression) => compute(name, expression, inputs)?,
+                Makes::Text(name, expression) => {
+                    Made::Text(expression.text(inputs)?.ok_or_else(|| no_value(name))?)
+                }
+                Makes::Tensor(name, tensor) => {
+                    let start = data.len();
+                    tensor.append(name, inputs, data)?;
+                    Made::Tensor(name, tensor, start..data.len())
+                }
             });
         }
-        let names = self.0.iter().map(|makes| match makes {
-            Makes::Passed(_) => "",
-            Makes::Computed(name, _) => name,
-        });
-        let row: Vec<Value<'_>> = computed
-            .iter()
-            .zip(names)
-            .map(|(computed, name)| match computed {
-                Computed::Passed(value) => *value,
-                Computed::Text(text) => Value::Text(text),
-                Computed::Number(dtype, bytes) => {
-                    let data = &bytes[..dtype.size_bytes()];
-                    Value::Tensor(TensorView { name, dtype: *dtype, shape: &[], data })
-                }
-            })
-            .collect();
+        let value = |made| match made {
+            &Made::Passed(value) => value,
+            Made::Text(text) => Value::Text(text),
+            Made::Tensor(name, TensorExpression { dtype, shape, .. }, range) => {
+                Value::Tensor(TensorView { name, dtype: *dtype, shape, data: &data[range.clone()] })
+            }
+        };
+        let row: Vec<Value<'_>> = made.iter().map(value).collect();
         emit.row(&row)
     }
-}
-
-fn no_value(name: &str) -> Refusal {
-    Refusal::result(format!("`{name}` has no value: there is no class"))
-}
-
-fn compute<'a>(
-    name: &str,
-    expression: &'a Expression,
-    row: &'a [Value<'_>],
-) -> Result<Computed<'a>, Refusal> {
-    let mut bytes = [0; 8];
-    let mut number = |dtype: DType, value: &[u8]| {
-        bytes[..value.len()].copy_from_slice(value);
-        Computed::Number(dtype, bytes)
-    };
-    Ok(match expression.ty() {
-        Type::Integer => {
-            let value = expression.integer(row)?.ok_or_else(|| no_value(name))?;
-            number(DType::I64, &value.to_ne_bytes())
-        }
-        Type::Number => {
-            let value = expression.number(row)?.ok_or_else(|| no_value(name))?;
-            number(DType::F64, &value.to_ne_bytes())
-        }
-        Type::Truth => number(DType::Bool, &[u8::from(expression.truth(row)?)]),
-        Type::Text => Computed::Text(expression.text(row)?.ok_or_else(|| no_value(name))?),
-    })
 }

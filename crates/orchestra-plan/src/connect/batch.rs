@@ -13,7 +13,7 @@ use crate::host::ProbeRequest;
 use crate::kind::{BatchDraft, Draft, Input};
 use crate::nearest::{list, suggestion};
 use crate::outputs::{Batches, StageOutput, UnreadableOutput};
-use crate::plan::{BatchPlan, ColumnRef, Origin, Shape, StagePlan};
+use crate::plan::{BatchPlan, ColumnRef, Shape, StagePlan};
 use crate::rules::{largest, trim};
 use crate::workflow::{Connected, KnownModel, Link, ModelNode, SlotTensors, StageNode};
 
@@ -136,7 +136,7 @@ impl<'a> Wiring<'a, '_> {
             _ if is_by_name => input.gives.position(&want.name).ok_or(Reported)?,
             Some(column) => column,
             None if takes_any => self.any_column(&reader, &input, &want.name)?,
-            None => self.tensor_of(&reader, &input)?,
+            None => self.tensor_of(&reader, &input, want, link)?,
         };
         let ty = &input.gives.0[column].ty;
         let fills_slot = ty.tensor().is_some_and(|tensor| tensor.fixed_row().is_some());
@@ -183,18 +183,6 @@ impl<'a> Wiring<'a, '_> {
             },
             Ok,
         )
-    }
-
-    /// The column that a link means: a tensor.
-    fn tensor_of(&mut self, reader: &str, input: &Input) -> Result<usize, Reported> {
-        let has_pictures = input.gives.0.iter().any(|column| column.ty == ColumnType::Picture);
-        let mut what = "a tensor".to_owned();
-        if input.is_source && has_pictures {
-            what += ": put an image stage in between: [stages.pixels], kind = \"image\", from = \"";
-            what += &format!("{}\", size = [..]", input.name);
-        }
-        let is_tensor = |column: &Column| column.ty.tensor().is_some();
-        input.column(reader, &what, is_tensor, &mut self.cx.diags)
     }
 
     /// The link of each model input, in the order of the model.
@@ -323,30 +311,6 @@ impl<'a> Wiring<'a, '_> {
         self.cx.error(model.span, message).label(label).help(help).fail()
     }
 
-    /// How a source gives the type that a model takes.
-    fn typed(&self, link: &Link, give: &TensorSpec, want: &TensorSpec) -> Option<String> {
-        let Origin::Source(source) = link.target else { return None };
-        let source = &self.workflow.sources[source.index()];
-        let has_columns =
-            source.kind.as_ref().is_some_and(|kind| kind.keys().iter().any(|key| key.name == "columns"));
-        let [to, name] = [want.dtype.name(), &*source.name.value];
-        if has_columns {
-            let row = give.row.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            let shape = if row.is_empty() { String::new() } else { format!("[{row}]") };
-            return Some(format!(
-                "in source `{name}`, `columns` gives a column its type: {} = \"{to}{shape}\", with all other columns that are wanted",
-                give.name
-            ));
-        }
-        if give.row.is_empty() && matches!(want.dtype, DType::F32 | DType::F64 | DType::F16) {
-            let column = &give.name;
-            return Some(format!(
-                "a select stage makes a float of it: kind = \"select\", from = \"{name}\", columns = {{ {column} = \"{column} * 1.0\" }}"
-            ));
-        }
-        Some(format!("save the arrays as that type: x.astype(\"{}\")", want.dtype.numpy_name()))
-    }
-
     /// The tensor as it lies in a slot.
     fn fits(
         &mut self,
@@ -383,8 +347,7 @@ impl<'a> Wiring<'a, '_> {
             let what = if same_row { "type" } else { "shape" };
             let advice = match stage.map(|stage| &stage.draft) {
                 Some(Some(Draft::Stage(draft))) => draft.advice(giver, want),
-                _ if same_row => self.typed(link, give, want),
-                _ => None,
+                _ => self.remedy(link, give, want),
             };
             let input = &want.name;
             let message =
@@ -443,7 +406,7 @@ fn only_fitting(input: &Input, want: &TensorSpec) -> Option<usize> {
 }
 
 /// Whether rows of `give` have the shape that `want` asks for.
-fn is_same_row(want: &TensorSpec, give: &TensorSpec) -> bool {
+pub(super) fn is_same_row(want: &TensorSpec, give: &TensorSpec) -> bool {
     let fits = |(want, give): (&Dim, &Dim)| want.fixed().is_none_or(|n| give.fixed() == Some(n));
     want.row.len() == give.row.len() && give.fixed_row().is_some() && want.row.iter().zip(&give.row).all(fits)
 }

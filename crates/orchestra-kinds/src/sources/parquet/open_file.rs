@@ -18,7 +18,8 @@ use crate::sources::reading::field_type::{Field, FieldType};
 use crate::sources::reading::input::{Input, Opener, Stream};
 use crate::sources::reading::limits::{LARGEST_FILE_BYTES, LARGEST_TEXT};
 use crate::sources::reading::read_file::or_no_memory;
-use crate::sources::reading::row::{Cell, Row, Taken, key};
+use crate::sources::reading::row::{Cell, Row, Taken};
+use orchestra_plan::toml_key;
 
 /// Rows that are decoded together.
 const BLOCK: usize = 64;
@@ -306,7 +307,7 @@ impl Block {
         }
         let exact = || {
             let exact = FieldType::Tensor { dtype: DType::I64, shape: shape.to_vec() };
-            format!("; write columns = {{ {} = \"{exact}\" }}", key(&field.name))
+            format!("; write columns = {{ {} = \"{exact}\" }}", toml_key(&field.name))
         };
         for number in numbers {
             // The file says that it is an integer.

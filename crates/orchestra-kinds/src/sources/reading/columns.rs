@@ -6,14 +6,15 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::{Column, ColumnType, Schema, fixed_tensor};
 use orchestra_core::shapes::Opens;
 use orchestra_plan::tree::Value as Toml;
-use orchestra_plan::{Fields, ItemSchema, Json, Reported, Setting, SourceContext, TypedSource, file_of};
+use orchestra_plan::{
+    Fields, ItemSchema, Json, Reported, Setting, SourceContext, TypedSource, file_of, toml_key,
+};
 use serde_json::value::RawValue;
 
 use super::encoding::Foreign;
 use super::field_type::{Field, FieldType};
 use super::input::{NAME_TYPES, look_into_first};
 use super::limits::MOST_COLUMNS;
-use super::row::key;
 
 /// Columns as a workflow file declares them: `columns = { caption = "text" }`.
 pub struct DeclaredColumns<K>(pub Vec<Field>, PhantomData<fn() -> K>);
@@ -172,7 +173,7 @@ fn types_of(record: &[(String, FoundType)]) -> String {
             Err(NoType::Number) => &FieldType::Text,
             Err(_) => &FieldType::Json,
         };
-        format!("{} = \"{ty}\"", key(name))
+        format!("{} = \"{ty}\"", toml_key(name))
     };
     // Those without a type come first, where not all are shown.
     let (open, known): (Vec<_>, Vec<_>) = record.iter().partition(|(_, found)| found.is_err());

@@ -85,6 +85,12 @@ fn whole(dtype: DType, text: &str) -> Result<&str, NoNumber> {
     }
 }
 
+/// Appends the elements of a tensor: nested lists of its shape, or the one number of a shape like `[1]`.
+pub fn tensor(dtype: DType, shape: &[usize], value: &RawValue, data: &mut Vec<u8>) -> Result<(), NoNumber> {
+    let is_number = !value.get().starts_with('[') && shape.iter().all(|side| *side == 1);
+    nested(dtype, if is_number { &[] } else { shape }, value, data)
+}
+
 /// Appends the elements of a tensor that is nested lists of its shape.
 pub fn nested(dtype: DType, shape: &[usize], value: &RawValue, data: &mut Vec<u8>) -> Result<(), NoNumber> {
     let text = value.get();
@@ -167,5 +173,17 @@ mod tests {
         }
         let zero = read(DType::F64, "-0").unwrap();
         assert!(zero.to_f64().is_sign_negative());
+    }
+    #[test]
+    fn a_number_alone_is_a_tensor_of_one_and_of_no_more() {
+        let read = |shape: &[usize], text: &str| {
+            let mut data = Vec::new();
+            tensor(DType::F32, shape, serde_json::from_str(text).unwrap(), &mut data).map(|()| data)
+        };
+        let two = Ok(2.5_f32.to_ne_bytes().to_vec());
+        assert!(read(&[1], "2.5") == two && read(&[1, 1], "2.5") == two && read(&[1, 1], "[[2.5]]") == two);
+        for (shape, text) in [(&[2][..], "2.5"), (&[1, 2], "2.5"), (&[1, 1], "[2.5]"), (&[1], "\"2.5\"")] {
+            assert!(read(shape, text).is_err(), "{shape:?} {text}");
+        }
     }
 }

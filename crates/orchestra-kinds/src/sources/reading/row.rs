@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use orchestra_core::data::{Refusal, TensorView, Value};
 use orchestra_core::{DType, FailureKind, LeftOut};
+use orchestra_plan::toml_key;
 use serde_json::value::RawValue;
 
 use super::field_type::{Field, FieldType};
 use super::input::Opener;
-use super::number::{NoNumber, append, nested, no_number, shown};
+use super::number::{NoNumber, append, no_number, shown, tensor};
 use super::undecoded_picture::UndecodedPicture;
 
 /// The values of the item at hand.
@@ -115,13 +116,6 @@ pub enum Taken {
     Missing,
 }
 
-/// The name of a column as a key of a workflow file.
-pub fn key(name: &str) -> String {
-    let is_bare = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
-    // A string of TOML is written as one of JSON.
-    if is_bare && !name.is_empty() { name.to_owned() } else { serde_json::Value::from(name).to_string() }
-}
-
 impl Cell {
     /// Takes a JSON value for a field of this type; the path of a picture is relative to the file of the item, `beside`.
     ///
@@ -147,7 +141,7 @@ impl Cell {
             (Cell::Bytes(data), FieldType::Tensor { dtype, shape }, _) => {
                 data.clear();
                 let kept_as = if shape.is_empty() { "text" } else { "json" };
-                nested(*dtype, shape, value, data).map_err(|why| no_tensor(field, why, kept_as))?;
+                tensor(*dtype, shape, value, data).map_err(|why| no_tensor(field, why, kept_as))?;
             }
             (Cell::Bytes(_), _, _) => return Err(wrong(field, format!("is {}", shown(value)))),
         }
@@ -178,8 +172,10 @@ impl Cell {
                     (_, text) => text,
                 };
                 let appended = match serde_json::from_str::<&RawValue>(text) {
-                    Ok(value) => nested(*dtype, shape, value, data),
-                    Err(_) if shape.is_empty() && no_number(text).is_some() => append(*dtype, text, data),
+                    Ok(value) => tensor(*dtype, shape, value, data),
+                    Err(_) if shape.iter().all(|side| *side == 1) && no_number(text).is_some() => {
+                        append(*dtype, text, data)
+                    }
                     Err(_) => {
                         Err(format!("found the text {:?}", text.chars().take(60).collect::<String>()).into())
                     }
@@ -209,9 +205,9 @@ fn columns(fields: &[Field], place: usize, ty: &str, optional: &str) -> String {
     /// So many can be read in a message.
     const MOST: usize = 20;
     let of = |(at, field): (usize, &Field)| match (at == place, field.optional) {
-        (true, _) => format!("{} = \"{ty}{optional}\"", key(&field.name)),
-        (false, true) => format!("{} = \"{}?\"", key(&field.name), field.ty),
-        (false, false) => format!("{} = \"{}\"", key(&field.name), field.ty),
+        (true, _) => format!("{} = \"{ty}{optional}\"", toml_key(&field.name)),
+        (false, true) => format!("{} = \"{}?\"", toml_key(&field.name), field.ty),
+        (false, false) => format!("{} = \"{}\"", toml_key(&field.name), field.ty),
     };
     if fields.len() > MOST {
         return format!(
@@ -224,7 +220,7 @@ fn columns(fields: &[Field], place: usize, ty: &str, optional: &str) -> String {
 
 /// A help that gives the column at `place` another type, with the other columns.
 fn with_other_columns(refusal: Refusal, fields: &[Field], place: usize) -> Refusal {
-    let own = format!("columns = {{ {} = \"", key(&fields[place].name));
+    let own = format!("columns = {{ {} = \"", toml_key(&fields[place].name));
     let parts =
         refusal.error.split_once(&own).and_then(|(before, rest)| Some((before, rest.split_once("\" }")?)));
     let Some((before, (ty, after))) = parts else { return refusal };
@@ -236,7 +232,9 @@ fn with_other_columns(refusal: Refusal, fields: &[Field], place: usize) -> Refus
 fn no_tensor(field: &Field, why: NoNumber, kept_as: &str) -> Refusal {
     let Field { name, ty, .. } = field;
     let help = match why.would_round {
-        true => format!("; write columns = {{ {} = \"{kept_as}\" }} to keep it as it is written", key(name)),
+        true => {
+            format!("; write columns = {{ {} = \"{kept_as}\" }} to keep it as it is written", toml_key(name))
+        }
         false => String::new(),
     };
     Refusal { kind: FailureKind::Decode, error: format!("`{name}` is no {ty}: {}{help}", why.why) }

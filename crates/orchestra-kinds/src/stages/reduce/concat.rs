@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 
 use orchestra_core::DType;
-use orchestra_core::data::{OwnedValue, Refusal, Value};
+use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, Value};
 use orchestra_core::row_bytes::{StoredValue, read, write};
 use orchestra_core::shapes::{InOrder, ItemInfo, Join, Reduce, ReducedRow, Reduction};
 
 use super::merged::{By, RowKey};
 use crate::sources::reading::limits::LARGEST_TENSOR;
+
+/// The column of the names of items whose tensors are stacked.
+pub const NAMES: &str = "names";
 
 /// Keeps each row with the name of its item.
 #[derive(Debug)]
@@ -23,13 +26,15 @@ pub struct Joining {
     pub stage: String,
     /// A column is the last of a row.
     pub by: By,
+    /// Tensors lie along a new first dimension, and the names of their items are one more column.
+    pub stacks: bool,
 }
 
 impl Reduce for Concat {
     /// The row, and where rows are joined, its key behind it.
     fn contribute(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
         let key = match &self.joining {
-            Some(Joining { stage, by }) => Some(by.key(stage, item, row.last())?),
+            Some(Joining { stage, by, .. }) => Some(by.key(stage, item, row.last())?),
             None => None,
         };
         let has_column = self.joining.as_ref().is_some_and(|joining| joining.by == By::Column);
@@ -56,17 +61,25 @@ impl InOrder for Concat {
     }
 
     fn join(&self) -> Option<Box<dyn Join>> {
-        self.joining.as_ref()?;
-        Some(Box::new(Joined::default()))
+        let stacks = self.joining.as_ref()?.stacks;
+        Some(Box::new(Joined { stacks, ..Joined::default() }))
     }
 }
 
-/// Tensors of rows with one key, one behind the other along their first dimension. Their data is in memory, at most [`LARGEST_TENSOR`] of a column
-/// over all keys.
+/// Tensors of rows with one key, one behind the other along their first dimension or a new one. Their data is in memory, at most [`LARGEST_TENSOR`]
+/// of a column over all keys.
 #[derive(Default)]
 struct Joined {
-    groups: BTreeMap<RowKey, Vec<JoinedTensor>>,
+    stacks: bool,
+    groups: BTreeMap<RowKey, Group>,
     bytes: Vec<usize>,
+}
+
+#[derive(Default)]
+struct Group {
+    columns: Vec<JoinedTensor>,
+    /// Of the items; none unless tensors are stacked.
+    names: Vec<OwnedRow>,
 }
 
 struct JoinedTensor {
@@ -82,21 +95,31 @@ impl Join for Joined {
     fn add(&mut self, contribution: &[u8]) -> Result<(), Refusal> {
         let ((item, values), used): ((String, Vec<StoredValue<'_>>), usize) = read(contribution)?;
         let (key, _): (RowKey, usize) = read(&contribution[used..])?;
-        let columns = self.groups.entry(key).or_default();
+        let Group { columns, names } = self.groups.entry(key).or_default();
         let is_first = columns.is_empty();
-        self.bytes.resize(values.len(), 0);
+        self.bytes.resize(values.len() + 1, 0);
+        let mut grow = |at: usize, name: &str, by: usize| {
+            self.bytes[at] += by;
+            match self.bytes[at] > LARGEST_TENSOR {
+                true => Err(Refusal::result(format!(
+                    "`{name}` would be more than 1 GiB with item `{item}`: without `join` or `stack` each row has a record of its own"
+                ))),
+                false => Ok(()),
+            }
+        };
+        if self.stacks {
+            grow(values.len(), NAMES, item.len())?;
+        }
         for (at, value) in values.into_iter().enumerate() {
             let StoredValue::Tensor { name, dtype, shape, data } = value else {
                 return Err(Refusal::result("internal error: what is joined is no tensor; this is a bug"));
             };
             // A number without dimensions is an array of one.
-            let (len, inner) = shape.split_first().map_or((1, &[][..]), |(len, inner)| (*len, inner));
-            self.bytes[at] += data.len();
-            if self.bytes[at] > LARGEST_TENSOR {
-                return Err(Refusal::result(format!(
-                    "`{name}` would be more than 1 GiB with item `{item}`: without `join` each row has a record of its own"
-                )));
-            }
+            let (len, inner) = match shape.split_first() {
+                Some((len, inner)) if !self.stacks => (*len, inner),
+                _ => (1, &shape[..]),
+            };
+            grow(at, &name, data.len())?;
             if is_first {
                 let (name, inner, data) = (name.into_owned(), inner.to_vec(), data.into_owned());
                 columns.push(JoinedTensor { name, dtype, len, inner, data });
@@ -106,12 +129,15 @@ impl Join for Joined {
             if (dtype, inner) != (column.dtype, &column.inner[..]) {
                 let before = (column.dtype, &column.inner);
                 return Err(Refusal::result(format!(
-                    "`{name}` of item `{item}` has rows of {dtype} {inner:?}, and those before it of {} {:?}: without `join` each row has a record of its own",
+                    "`{name}` of item `{item}` has rows of {dtype} {inner:?}, and those before it of {} {:?}: without `join` or `stack` each row has a record of its own",
                     before.0, before.1
                 )));
             }
             column.len += len;
             column.data.extend_from_slice(&data);
+        }
+        if self.stacks {
+            names.push(vec![OwnedValue::Text(item.into())]);
         }
         Ok(())
     }
@@ -123,9 +149,13 @@ impl Join for Joined {
             shape: std::iter::once(column.len).chain(column.inner).collect(),
             data: column.data.into(),
         };
-        let row = |((_, item), columns): (RowKey, Vec<JoinedTensor>)| ReducedRow {
+        let row = |((_, item), Group { columns, names }): (RowKey, Group)| ReducedRow {
             item,
-            values: columns.into_iter().map(tensor).collect(),
+            values: columns
+                .into_iter()
+                .map(tensor)
+                .chain(self.stacks.then(|| OwnedValue::List(names.into())))
+                .collect(),
         };
         Ok(self.groups.into_iter().map(row).collect())
     }
@@ -139,7 +169,7 @@ mod tests {
     use super::*;
 
     fn joining(by: By) -> Concat {
-        Concat { joining: Some(Joining { stage: "all".to_owned(), by }) }
+        Concat { joining: Some(Joining { stage: "all".to_owned(), by, stacks: false }) }
     }
 
     /// The contribution of a row with one tensor.
@@ -198,5 +228,26 @@ mod tests {
         };
         let expected = [(".", vec![4.0]), ("a", vec![2.0]), ("b", vec![1.0, 3.0])];
         assert_eq!(rows.iter().map(of).collect::<Vec<_>>(), expected.map(|(key, x)| (key.to_owned(), x)));
+    }
+    #[test]
+    fn tensors_are_stacked_along_a_new_dimension_beside_the_names_of_their_items() {
+        let mut concat = joining(By::Nothing);
+        concat.joining.as_mut().unwrap().stacks = true;
+        for (shape, expected) in [(&[2][..], &[3, 2][..]), (&[], &[3]), (&[1, 3], &[3, 1, 3])] {
+            let mut join = concat.join().unwrap();
+            let n = shape.iter().product();
+            for (item, first) in [("c", 1.0), ("a", 2.0), ("b", 3.0)] {
+                join.add(&contribution(&concat, item, shape, &vec![first; n])).unwrap();
+            }
+            let other = join.add(&contribution(&concat, "d", &[5, 2, 3], &[0.0; 30])).unwrap_err().error;
+            assert!(other.contains("`x` of item `d` has rows of f32 [5, 2, 3]"), "{other}");
+            let [ReducedRow { item, values }] = &join.rows().unwrap()[..] else { panic!() };
+            let [OwnedValue::Tensor { shape, data, .. }, OwnedValue::List(names)] = &values[..] else {
+                panic!("{values:?}")
+            };
+            let all: Vec<u8> = [1.0_f32, 2.0, 3.0].iter().flat_map(|x| x.to_ne_bytes().repeat(n)).collect();
+            assert_eq!((&item[..], &shape[..], &data[..]), ("all", expected, &all[..]));
+            assert_eq!(format!("{names:?}"), r#"[[Text("c")], [Text("a")], [Text("b")]]"#);
+        }
     }
 }

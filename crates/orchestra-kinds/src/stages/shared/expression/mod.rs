@@ -2,20 +2,24 @@
 //! walk over a small tree. What an expression does is bounded by its length: it has no loops and no names of its own.
 
 mod field;
+mod functions;
 mod of_key;
 mod parse;
+mod tensor;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
 use bincode::{Decode, Encode};
+use orchestra_core::DType;
 use orchestra_core::data::{Refusal, Value};
 
 use field::exact;
 pub use field::{Field, field, fields};
 pub use of_key::of_key;
 pub use parse::{Wrong, parse};
+pub use tensor::{ColumnExpression, TensorExpression, no_value, parse_column, whole_column};
 
 /// What an expression gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
@@ -32,6 +36,16 @@ pub enum Type {
 impl Type {
     fn is_number(self) -> bool {
         matches!(self, Type::Integer | Type::Number)
+    }
+
+    /// The element type of a computed column; `None` of a text.
+    fn dtype(self) -> Option<DType> {
+        match self {
+            Type::Integer => Some(DType::I64),
+            Type::Number => Some(DType::F64),
+            Type::Truth => Some(DType::Bool),
+            Type::Text => None,
+        }
     }
 }
 

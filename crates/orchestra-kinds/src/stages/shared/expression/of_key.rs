@@ -2,18 +2,19 @@
 
 use orchestra_plan::{At, Input, Reported, StageContext, list};
 
-use super::{Expression, Wrong, fields, parse};
+use super::{Wrong, fields};
 
-/// The expression of a key over the columns of `input`.
-pub fn of_key(
+/// What a key was `parsed` to over the columns of `input`.
+pub fn of_key<T>(
     stage: &mut StageContext<'_>,
     input: &Input,
     key: &str,
     written: &At<String>,
-) -> Result<Expression, Reported> {
+    parsed: Result<T, Wrong>,
+) -> Result<T, Reported> {
     let name = stage.name;
-    let wrong = match parse(&input.gives, &|name| input.resolved(name), &written.value) {
-        Ok(expression) => return Ok(expression),
+    let wrong = match parsed {
+        Ok(parsed) => return Ok(parsed),
         Err(wrong) => wrong,
     };
     match wrong {

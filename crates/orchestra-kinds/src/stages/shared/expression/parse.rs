@@ -5,7 +5,7 @@
 
 use orchestra_core::data::Schema;
 
-use super::{Arithmetic, Comparison, Expression, Field, TextTest, Type, field};
+use super::{Arithmetic, Comparison, Expression, Field, Type, field};
 
 /// Parentheses, signs and functions within one another.
 const MAX_NESTING: usize = 32;
@@ -72,35 +72,27 @@ pub fn parse(
     resolved: &dyn Fn(&str) -> Option<String>,
     text: &str,
 ) -> Result<Expression, Wrong> {
-    // Behind the longest name may stand `.score` or `[123456]`, and before it the name of a stage.
-    let longest = schema.names().map(str::len).max().unwrap_or(0) + 24 + MAX_STAGE_NAME;
-    let mut parser =
-        Parser { schema, resolved, longest, text, at: 0, compares: false, nesting: 0, arithmetic: 0 };
-    let expression = parser.operation(0)?;
-    match parser.rest() {
-        "" => Ok(expression),
-        rest => Err(form(format!("expected `and`, `or` or a sign, found `{}`", word(rest)))),
-    }
+    Parser::new(schema, resolved, text).whole()
 }
 
-fn form(what: impl Into<String>) -> Wrong {
+pub(super) fn form(what: impl Into<String>) -> Wrong {
     Wrong::Form(what.into())
 }
 
 /// The beginning of a text, as messages show it.
-fn word(text: &str) -> &str {
+pub(super) fn word(text: &str) -> &str {
     let end = text.find(char::is_whitespace).unwrap_or(text.len());
     &text[..text.floor_char_boundary(end.min(40))]
 }
 
-struct Parser<'a> {
-    schema: &'a Schema,
-    resolved: &'a dyn Fn(&str) -> Option<String>,
+pub(super) struct Parser<'a> {
+    pub(super) schema: &'a Schema,
+    pub(super) resolved: &'a dyn Fn(&str) -> Option<String>,
     /// Bytes of the longest name that may be a field.
-    longest: usize,
-    text: &'a str,
+    pub(super) longest: usize,
+    pub(super) text: &'a str,
     /// Bytes that are parsed.
-    at: usize,
+    pub(super) at: usize,
     /// A comparison stands before: a number there is a number, even if a column is called so.
     compares: bool,
     nesting: usize,
@@ -108,15 +100,34 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
+    pub(super) fn new(
+        schema: &'a Schema,
+        resolved: &'a dyn Fn(&str) -> Option<String>,
+        text: &'a str,
+    ) -> Self {
+        // Behind the longest name may stand `.score` or `[123456]`, and before it the name of a stage.
+        let longest = schema.names().map(str::len).max().unwrap_or(0) + 24 + MAX_STAGE_NAME;
+        Self { schema, resolved, longest, text, at: 0, compares: false, nesting: 0, arithmetic: 0 }
+    }
+
+    /// The expression that the text is.
+    pub(super) fn whole(&mut self) -> Result<Expression, Wrong> {
+        let expression = self.operation(0)?;
+        match self.rest() {
+            "" => Ok(expression),
+            rest => Err(form(format!("expected `and`, `or` or a sign, found `{}`", word(rest)))),
+        }
+    }
+
     /// What remains, without the space before it.
-    fn rest(&mut self) -> &'a str {
+    pub(super) fn rest(&mut self) -> &'a str {
         let rest = &self.text[self.at..];
         let trimmed = rest.trim_start();
         self.at += rest.len() - trimmed.len();
         trimmed
     }
 
-    fn take(&mut self, sign: &str) -> bool {
+    pub(super) fn take(&mut self, sign: &str) -> bool {
         let is_next = self.rest().starts_with(sign);
         if is_next {
             self.at += sign.len();
@@ -125,7 +136,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Operands joined by operators that bind at least as strongly as `least`.
-    fn operation(&mut self, least: Power) -> Result<Expression, Wrong> {
+    pub(super) fn operation(&mut self, least: Power) -> Result<Expression, Wrong> {
         let start = self.at;
         let mut left = self.operand()?;
         let mut is_comparison = false;
@@ -220,17 +231,24 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn nested(&mut self, least: Power) -> Result<Expression, Wrong> {
+    pub(super) fn nested(&mut self, least: Power) -> Result<Expression, Wrong> {
+        self.deeper(|parser| parser.operation(least))
+    }
+
+    pub(super) fn deeper<T>(
+        &mut self,
+        inner: impl FnOnce(&mut Self) -> Result<T, Wrong>,
+    ) -> Result<T, Wrong> {
         if self.nesting == MAX_NESTING {
             return Err(form(format!("it is nested deeper than {MAX_NESTING}")));
         }
         self.nesting += 1;
-        let inner = self.operation(least);
+        let inner = inner(self);
         self.nesting -= 1;
         inner
     }
 
-    fn closed(&mut self, inner: Expression) -> Result<Expression, Wrong> {
+    pub(super) fn closed<T>(&mut self, inner: T) -> Result<T, Wrong> {
         if self.take(")") {
             return Ok(inner);
         }
@@ -238,63 +256,6 @@ impl<'a> Parser<'a> {
             "" => form("a parenthesis is not closed"),
             rest => form(format!("expected `)`, found `{}`", word(rest))),
         })
-    }
-
-    fn function(&mut self, name: &str) -> Result<Expression, Wrong> {
-        const FUNCTIONS: &str =
-            "len, lower, upper, starts_with, ends_with, contains, is_missing, is_nan, or_else";
-        if FUNCTIONS.split(", ").all(|known| known != name) {
-            let known = orchestra_plan::list(FUNCTIONS.split(", "));
-            return Err(form(format!("there is no function `{name}`; functions: {known}")));
-        }
-        let values = self.values(name)?;
-        let n = values.len();
-        let mut values = values.into_iter().map(Box::new);
-        let expression = match (name, n, values.next(), values.next()) {
-            ("len", 1, Some(text), _) => Expression::Len(text),
-            ("lower", 1, Some(text), _) => Expression::Lower(text),
-            ("upper", 1, Some(text), _) => Expression::Upper(text),
-            ("is_missing", 1, Some(field), _) => Expression::IsMissing(field),
-            ("is_nan", 1, Some(field), _) => Expression::IsNan(field),
-            ("or_else", 2, Some(field), Some(otherwise)) => or_else(*field, *otherwise)?,
-            ("starts_with", 2, Some(text), Some(part)) => test(TextTest::StartsWith, *text, *part),
-            ("ends_with", 2, Some(text), Some(part)) => test(TextTest::EndsWith, *text, *part),
-            ("contains", 2, Some(text), Some(part)) => test(TextTest::Contains, *text, *part),
-            _ => {
-                let wanted = match name {
-                    "is_missing" | "is_nan" => "one field",
-                    "or_else" => "a field and what stands for it",
-                    "len" | "lower" | "upper" => "one text",
-                    _ => "two texts",
-                };
-                return Err(form(format!("`{name}` takes {wanted}, not {n}")));
-            }
-        };
-        self.closed(expression)
-    }
-
-    /// What a function is given: texts, or a field first.
-    fn values(&mut self, name: &str) -> Result<Vec<Expression>, Wrong> {
-        let of_fields = matches!(name, "is_missing" | "is_nan" | "or_else");
-        self.at += name.len() + 1;
-        let mut values = Vec::new();
-        loop {
-            let from = self.at;
-            let value = self.nested(0)?;
-            let text = self.text[from..self.at].trim();
-            match &value {
-                _ if !of_fields => self.must_be(&value, Type::Text, name, text)?,
-                Expression::Field(_) => {}
-                _ if values.is_empty() => {
-                    return Err(form(format!("`{name}` takes a field, and `{}` is none", shown(text))));
-                }
-                _ => {}
-            }
-            values.push(value);
-            if !self.take(",") {
-                return Ok(values);
-            }
-        }
     }
 
     /// An unsigned number, if one stands here.
@@ -324,11 +285,11 @@ impl<'a> Parser<'a> {
     }
 
     /// The longest name of a field that stands here as a whole: behind it comes no part of a name.
-    fn longest_field(&self, rest: &'a str) -> Option<(&'a str, Field)> {
+    pub(super) fn longest_field(&self, rest: &'a str) -> Option<(&'a str, Field)> {
         let ends = |at: usize| {
             let after = &rest[at..];
             after.is_empty()
-                || after.starts_with(|c: char| c.is_whitespace() || "),".contains(c))
+                || after.starts_with(|c: char| c.is_whitespace() || "),]".contains(c))
                 || SIGNS.iter().any(|(sign, _)| after.starts_with(sign))
         };
         let most = rest.find(char::is_whitespace).unwrap_or(rest.len()).min(self.longest);
@@ -340,7 +301,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Whether an operand of `sign` is what it takes.
-    fn must_be(&self, of: &Expression, wanted: Type, sign: &str, text: &str) -> Result<(), Wrong> {
+    pub(super) fn must_be(&self, of: &Expression, wanted: Type, sign: &str, text: &str) -> Result<(), Wrong> {
         let found = of.ty();
         let fits = found == wanted || wanted == Type::Number && found.is_number();
         if fits {
@@ -412,21 +373,8 @@ impl<'a> Parser<'a> {
     }
 }
 
-fn test(test: TextTest, text: Expression, part: Expression) -> Expression {
-    Expression::Test(test, [text, part].into())
-}
-
-fn or_else(field: Expression, otherwise: Expression) -> Result<Expression, Wrong> {
-    let ty = match (field.ty(), otherwise.ty()) {
-        (ty, of) if ty == of => ty,
-        (ty, of) if ty.is_number() && of.is_number() => Type::Number,
-        (ty, of) => return Err(form(format!("`or_else` takes two of one type, and here {ty} and {of}"))),
-    };
-    Ok(Expression::OrElse(ty, [field, otherwise].into()))
-}
-
 /// A part of an expression, as messages show it.
-fn shown(text: &str) -> &str {
+pub(super) fn shown(text: &str) -> &str {
     &text[..text.floor_char_boundary(text.len().min(60))]
 }
 
@@ -437,7 +385,9 @@ fn is_of_word(c: char) -> bool {
 /// That neither a value nor a known field stands here: what looks like a name is called one.
 fn no_value(rest: &str) -> Wrong {
     let ends = |c: char| c.is_whitespace() || "=!<>(),'*+".contains(c);
-    match &rest[..rest.find(ends).unwrap_or(rest.len())] {
+    let name = &rest[..rest.find(ends).unwrap_or(rest.len())];
+    // The end of a list is no part of the name in front of it.
+    match if name.contains('[') { name } else { name.trim_end_matches(']') } {
         "" => form(format!("`{}` stands where a value is expected", word(rest))),
         name => Wrong::Field(shown(name).to_owned()),
     }

@@ -144,6 +144,113 @@ fn what_is_no_number_or_missing_fails_the_row_that_does_not_ask_for_it() {
     }
 }
 
+/// The type, the shape and the elements of a column `y`.
+type Made = (DType, Vec<usize>, Vec<f64>);
+
+fn made(schema: &Schema, row: &[Value<'_>], text: &str) -> Result<Made, String> {
+    let tensor = match parse_column(schema, &|_| None, text) {
+        Ok(ColumnExpression::Tensor(tensor)) => tensor,
+        Err(Wrong::Form(why)) => return Err(why),
+        other => return Err(format!("{other:?}")),
+    };
+    let mut data = Vec::new();
+    tensor.append("y", row, &mut data).map_err(|refusal| refusal.error)?;
+    let elements = data.chunks_exact(tensor.dtype.size_bytes());
+    let numbers = elements.map(|bytes| orchestra_core::Element::read(tensor.dtype, bytes).to_f64());
+    Ok((tensor.dtype, tensor.shape, numbers.collect()))
+}
+
+#[test]
+fn lists_are_tensors_in_the_written_order_and_casts_give_their_type() {
+    use DType::{Bool, F16, F32, F64, I16, I64, U8};
+    for (text, dtype, shape, expected) in [
+        ("[score, class, 1]", F64, &[3][..], &[0.5, 3.0, 1.0][..]),
+        ("[class, 7]", I64, &[2], &[3.0, 7.0]),
+        ("[495]", F32, &[1, 1], &[2.5]),
+        ("[ [1, 2] , [class,-4] ]", I64, &[2, 2], &[1.0, 2.0, 3.0, -4.0]),
+        ("[out/logits-1, [495 * 2, class]]", F64, &[2, 2], &[-4.0, 8.0, 5.0, 3.0]),
+        ("[out/logits-1, out/logits-1]", F32, &[2, 2], &[-4.0, 8.0, -4.0, 8.0]),
+        ("[out/logits-1[1], out/logits-1[0]]", F64, &[2], &[8.0, -4.0]),
+        ("f32([class / 2, out/logits-1[1]])", F32, &[2], &[1.5, 8.0]),
+        ("[u8(class), i16(len('abcd'))]", I16, &[2], &[3.0, 4.0]),
+        ("[u8(class), f32(0.5)]", F64, &[2], &[3.0, 0.5]),
+        ("[score > 1, flag == true]", Bool, &[2], &[0.0, 1.0]),
+        ("[f32(label == 'cat'), f32(label == 'dog')]", F32, &[2], &[1.0, 0.0]),
+        ("i64(flag)", I64, &[1, 1], &[1.0]),
+        ("bool([0, 1])", Bool, &[2], &[0.0, 1.0]),
+        ("f64(f16(0.1))", F64, &[], &[0.0999755859375]),
+        ("f16(score)", F16, &[], &[0.5]),
+        ("u8(255)", U8, &[], &[255.0]),
+        ("0", I64, &[], &[0.0]),
+    ] {
+        let found = with_row(&CAT, |row| made(&schema(), row, text));
+        assert_eq!(found, Ok((dtype, shape.to_vec(), expected.to_vec())), "{text}");
+    }
+}
+
+#[test]
+fn what_is_no_tensor_is_refused_with_the_reason_and_so_is_a_value_that_has_no_place() {
+    let deep = "[".repeat(100);
+    for (text, why) in [
+        ("[text]", "`text` is text"),
+        ("[1, label]", "`label` is a text"),
+        ("[1, parts]", "known shape, and `parts` is list"),
+        ("[495, class]", "one shape: `495` is f32[batch, 1] and `class` is i64[batch]"),
+        (
+            "[1, flag == true]",
+            "f32(..) makes 1 or 0 of it: `1` is i64[batch] and `flag == true` is bool[batch]",
+        ),
+        ("f32(class) + 1", "as in f32(a + 1), not f32(a) + 1"),
+        ("1 + f32(class)", "as in f32(a + 1), not f32(a) + 1"),
+        ("[1] + 1", "as in f32(a + 1), not f32(a) + 1"),
+        ("[1, 2", "a list is not closed"),
+        ("[1 2]", "expected `,` or `]`, found `2]`"),
+        ("[]", "`]` stands where a value is expected"),
+        ("[high]", "Field(\"high\")"),
+        ("[out/logits-1[2], 1]", "Field(\"out/logits-1[2]\")"),
+        (&deep, "nested deeper than 32"),
+        // Of a row.
+        ("u8(id)", "`y` cannot be made: u8 cannot hold 9223372036854775806"),
+        ("[i64(score), 1]", "`y` cannot be made: i64 cannot hold 0.5"),
+        ("[id, 0.5]", "f64 would round 9223372036854775806"),
+        ("bool(class)", "bool cannot hold 3"),
+    ] {
+        let found = with_row(&CAT, |row| made(&schema(), row, text)).unwrap_err();
+        assert!(found.contains(why), "{text}: {found}");
+    }
+    let found = with_row(&[], |row| made(&schema(), row, "[class, 1]")).unwrap_err();
+    assert!(found.contains("there is no class"), "{found}");
+}
+
+#[test]
+fn a_list_keeps_nan_of_columns_and_names_what_is_missing() {
+    let tensor = |name: &str| Column {
+        name: name.into(),
+        ty: ColumnType::Tensor(fixed_tensor(name, DType::F32, &[])),
+    };
+    let optional = Column { ty: ColumnType::Optional(Box::new(tensor("o").ty)), ..tensor("o") };
+    // The longest name that stands at a place is the column, whatever signs are in it.
+    let schema = Schema(vec![tensor("a"), tensor("a, b"), tensor("first name"), tensor("[c]"), optional]);
+    let data = [1_f32, 2.0, f32::NAN, 4.0].map(f32::to_ne_bytes);
+    let view =
+        |at: usize| Value::Tensor(TensorView { name: "x", dtype: DType::F32, shape: &[], data: &data[at] });
+    let row = [view(0), view(1), view(2), view(3), Value::Missing("o")];
+    let (dtype, shape, numbers) = made(&schema, &row, "[[c], a, b, first name,a ]").unwrap();
+    assert_eq!((dtype, &shape[..]), (DType::F32, &[4][..]));
+    assert!(numbers[..2] == [4.0, 2.0] && numbers[2].is_nan() && numbers[3] == 1.0, "{numbers:?}");
+    let wide = made(&schema, &row, "f64(first name)").unwrap().2;
+    assert!(wide[0].is_nan(), "{wide:?}");
+    for (text, why) in [
+        ("[a, o]", "`o` is missing"),
+        ("f64([a, o])", "`o` is missing"),
+        ("i64(first name)", "i64 cannot hold NaN"),
+    ] {
+        let found = made(&schema, &row, text).unwrap_err();
+        assert!(found.contains(why), "{text}: {found}");
+    }
+    assert_eq!(made(&schema, &row, "[a, or_else(o, 9)]").unwrap().2, [1.0, 9.0]);
+}
+
 #[test]
 fn what_is_no_expression_is_refused_with_the_reason() {
     for (text, why) in [
@@ -199,9 +306,10 @@ fn depth_is_bounded_and_long_chains_of_conditions_are_not_deep() {
 proptest! {
     #[test]
     fn no_text_panics(text in "[a-z0-9 ()'.,<>=!+*/\\[\\]ü-]{0,40}", words in prop::collection::vec(
-        prop::sample::select(vec!["not", "and", "or", "(", ")", "-", "+", "*", "/", "score", "label", "'a'", "3", "==", "<", "len(", "id", ","]), 0..12,
+        prop::sample::select(vec!["not", "and", "or", "(", ")", "-", "+", "*", "/", "score", "label", "'a'", "3", "==", "<", "len(", "id", ",", "[", "]", "f32("]), 0..12,
     )) {
         for text in [text, words.join(" ")] {
+            with_row(&CAT, |row| made(&schema(), row, &text)).ok();
             if let Ok(expression) = parse(&schema(), &|_| None, &text) {
                 let bytes = bincode::encode_to_vec(&expression, bincode::config::standard()).unwrap();
                 let (again, _): (Expression, _) = bincode::decode_from_slice(&bytes, bincode::config::standard()).unwrap();
