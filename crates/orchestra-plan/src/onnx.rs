@@ -339,8 +339,12 @@ fn row(info: &ValueInfoProto, dtype: DType, shape: &TensorShapeProto) -> Option<
 fn tensor_type(info: &ValueInfoProto) -> Result<(DType, Option<TensorShapeProto>), ModelError> {
     let unsupported = |found: &str| {
         let known = DType::ALL.map(DType::name).join(", ");
+        let remedy = match found {
+            "string" => "a `python` stage takes texts, and may run the model by `onnxruntime`",
+            _ => "export the model with an input of one of these, and a `Cast` behind it",
+        };
         let message = format!(
-            "its input `{}` is of type {found}; tensors of {known} are supported: export the model with an input of one of these, and a `Cast` behind it",
+            "its input `{}` is of type {found}; tensors of {known} are supported: {remedy}",
             info.name
         );
         ModelError::Unsupported(message)

@@ -108,7 +108,11 @@ fn what_cannot_be_fed_is_named() {
         "its input `x` is of type int8; tensors of f32, f16, i64, i32, u8, bool, f64, i16 are supported: export the model with an input of one \
          of these, and a `Cast` behind it"
     );
-    assert!(with_input(value("x", 8, Some(&[OPEN]))).contains("type string"));
+    let of_texts = with_input(value("x", 8, Some(&[OPEN])));
+    assert!(
+        of_texts.contains("type string") && of_texts.contains("a `python` stage takes texts"),
+        "{of_texts}"
+    );
     assert!(with_input(value("x", 1, None)).contains("input `x` has no shape"));
     assert!(with_input(value("x", 1, Some(&[]))).contains("input `x` is a single value"));
     let no_tensor = ValueInfoProto { name: "x".into(), kind: None }.encode_to_vec();

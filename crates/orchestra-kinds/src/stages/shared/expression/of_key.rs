@@ -19,10 +19,13 @@ pub fn of_key<T>(
     };
     match wrong {
         Wrong::Form(why) => {
-            let what = if key == "keep" { "condition" } else { "expression" };
+            let [what, example] = match key {
+                "keep" => ["condition", "\"score >= 0.5 and label != 'background'\""],
+                _ => ["expression", "\"score >= 0.5\", or a tensor of several, \"[age, f32(sex == 'f')]\""],
+            };
             stage
                 .error(written.span, format!("`{key}` of stage `{name}` is no {what}: {why}"))
-                .help("for example \"score >= 0.5 and label != 'background'\"")
+                .help(format!("for example {example}"))
                 .fail()
         }
         Wrong::Field(field) => {
