@@ -108,7 +108,9 @@ impl Join for Joined {
             }
         };
         if self.stacks {
-            grow(values.len(), NAMES, item.len())?;
+            // A row with one value, and what that owns.
+            let bytes = size_of::<OwnedRow>() + size_of::<OwnedValue>() + item.len();
+            grow(values.len(), NAMES, bytes)?;
         }
         for (at, value) in values.into_iter().enumerate() {
             let StoredValue::Tensor { name, dtype, shape, data } = value else {
