@@ -1,59 +1,50 @@
-//! The journal and the files of a run: whatever lies in an output folder, what counts as finished is what an intact journal and the
-//! files beside it say. It never discards a folder: a made-up journal may name any file.
+//! The journal and the files of a run: whatever lies in an output folder, recovery neither panics nor reaches outside of it, and the run can go on. What
+//! counts after damage is judged by `crates/orchestra-store/tests/it/crashes.rs`. It never discards a folder: a made-up journal may name any file.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use arbitrary::{Result, Unstructured};
 use orchestra_core::{ItemId, SourceId};
 use orchestra_store::{
-    BeginError, Commit, FileIndex, FolderState, Journal, OpenError, OutputFolder, PlacedFile,
+    BeginError, Commit, FileIndex, FolderState, Journal, OpenError, OutputFolder, PlacedFile, RunIdentity,
 };
 
-use crate::history::{FILES, FOLDED, OnDisk, ROWS, build, identity};
-use crate::journal_file::{FINISHED, FORMAT, Frame, GROUP, HEADER, Header, SEALED, SYNCED, decode, frames};
 use crate::scratch;
 
-/// Numbers beyond this are not tried: a set of items takes a bit for each up to the largest.
-const MOST_ITEMS: u64 = 1 << 20;
+/// The files of each run; the last but one gathers rows for parts, and the last one rows for states.
+const FILES: [&str; 5] =
+    ["results.jsonl", "more/copies.jsonl", "failures.jsonl", ".orchestra/rows-parts", ".orchestra/fold-all"];
+const ROWS: FileIndex = FileIndex(3);
+const FOLDED: FileIndex = FileIndex(4);
 const JOURNAL: &str = ".orchestra/journal";
 /// Lies beside the output folder; a journal may name it.
 const STRANGER: &str = "stranger-00000.x";
+/// Names that a made-up entry has for a part file.
+const PART_NAMES: [&str; 4] =
+    ["../stranger-00000.x", "sub/../../stranger-00000.x", ".orchestra/lock-00000.x", "results.jsonl"];
 
-/// Recovery never panics, never lets a file grow, and calls finished what the longest intact part of the journal that agrees with the
-/// files says; and the run can go on from there.
+const MAX_EVENTS: usize = 24;
+const MAX_DAMAGES: usize = 8;
+/// What the checksum of the first frame starts from.
+const SEED: u32 = 0x4f52_4348;
+
+/// All files of an output folder, by their names in it.
+type OnDisk = BTreeMap<PathBuf, Vec<u8>>;
+
+/// Recovery never panics, never lets a file of records grow, and leaves alone what lies outside of the folder; what it found, the next start finds, too;
+/// and the run can go on from there.
 ///
-/// The bytes describe a history of commits and then damage to the files, see `history`.
+/// The bytes describe a history of commits, entries that are changed and get sound checksums, and then damage to any file.
 pub fn journal(bytes: &[u8]) {
-    let Ok(disk) = build(bytes) else { return };
-    let found = frames(disk.journal.as_deref().unwrap_or_default());
-    if found.iter().filter_map(|f| f.group(usize::MAX)).any(|g| g.spans().any(|s| s.end() > Some(MOST_ITEMS)))
-    {
-        return;
-    }
     let folder = scratch::empty_folder("out");
-    lay_out(&folder, &disk);
     let stranger = scratch::write(STRANGER, b"not of the run");
-    let opened = OutputFolder::open(&folder);
-    assert_eq!(read(&folder, &disk), disk, "to look at a folder changes nothing");
-    let header = header(&found);
-    let open = match opened {
-        Ok(open) => open,
-        // Only a header that was made for it names files that cannot be looked at.
-        Err(OpenError::Io { .. }) if header.is_some_and(|h| !is_ours(&h)) => return,
-        Err(other) => panic!("nothing but this check uses the folder: {other}"),
-    };
-    let state = open.state();
-    match (&state, &disk.journal, &header) {
-        (FolderState::Fresh, None, _) => return,
-        (FolderState::Unreadable(why), Some(_), header) if header.as_ref().is_none_or(|h| !is_ours(h)) => {
-            assert!(!why.is_empty());
-            return;
-        }
-        (FolderState::Unfinished { .. } | FolderState::Finished { .. }, Some(_), Some(_)) => {}
-        other => panic!("{other:?} with {} intact frames", found.len()),
-    }
-    resume(open, &state, &folder, &disk, &found);
+    let mut input = Unstructured::new(bytes);
+    // Where the bytes end, so does what is described.
+    let _: Result<()> = play(&folder, &mut input);
+    let is_ours = spoil(&folder, &mut input).unwrap_or(false);
+    recover(&folder, is_ours);
     assert_eq!(
         fs::read(stranger).ok().as_deref(),
         Some(&b"not of the run"[..]),
@@ -61,134 +52,170 @@ pub fn journal(bytes: &[u8]) {
     );
 }
 
-fn resume(open: OutputFolder, state: &FolderState, folder: &Path, disk: &OnDisk, found: &[Frame]) {
-    let is_ours = header(found).is_some_and(|h| is_ours(&h));
-    let files: Vec<PathBuf> = FILES.iter().map(PathBuf::from).collect();
-    match Journal::resume(open, &identity(), &files) {
-        Ok(journal) => {
-            assert!(is_ours);
-            check_resumed(&journal, folder, disk, found);
-            go_on(journal, folder);
-        }
-        Err(BeginError::OtherFiles { .. }) => assert!(!is_ours),
-        Err(BeginError::Grown(_)) => {
-            assert!(matches!(state, FolderState::Finished { .. }));
-            let now = read(folder, disk);
-            assert_eq!(now.journal, disk.journal);
-            for (now, before) in now.files.iter().zip(&disk.files) {
-                assert_eq!(now.as_deref().unwrap_or_default(), before.as_deref().unwrap_or_default());
+fn identity() -> RunIdentity {
+    RunIdentity {
+        run_id: "run-1".into(),
+        workflow: "test".into(),
+        fingerprint: vec![("model a".into(), "1234".into())],
+        started_unix_ms: 1_700_000_000_000,
+    }
+}
+
+fn files() -> Vec<PathBuf> {
+    FILES.iter().map(PathBuf::from).collect()
+}
+
+/// A run that commits, seals, folds and syncs as the bytes say.
+fn play(folder: &Path, input: &mut Unstructured<'_>) -> Result<()> {
+    let open = OutputFolder::open(folder).expect("it is new");
+    let mut journal = Journal::begin(open, &identity(), &files()).expect("it is empty");
+    for _ in 0..input.int_in_range(0..=MAX_EVENTS)? {
+        let done = match input.int_in_range(0..=9)? {
+            0 => journal.sync(),
+            1 => {
+                let finished = journal.finish(i32::from(input.arbitrary::<i8>()?));
+                return finished.map_or_else(|e| panic!("{e}"), Ok);
             }
+            2 => seal(&mut journal),
+            3 => journal.rows(FOLDED).and_then(|rows| journal.keep_state(FOLDED, rows)),
+            4 => journal.retry_failed(&[FileIndex(2)]).map(drop),
+            _ => {
+                let commit = commit(&journal, input)?;
+                journal.commit(&commit)
+            }
+        };
+        done.expect("nothing is wrong yet");
+    }
+    Ok(())
+}
+
+fn commit(journal: &Journal, input: &mut Unstructured<'_>) -> Result<Commit> {
+    let mut commit = Commit::default();
+    for _ in 0..input.int_in_range(0..=3)? {
+        let record = vec![input.arbitrary::<u8>()?; input.int_in_range(0..=40)?];
+        commit.appends.push((FileIndex(input.int_in_range(0..=FOLDED.0)?), record));
+    }
+    for ended in [&mut commit.done, &mut commit.failed] {
+        let source = SourceId(input.int_in_range(0..=2)?);
+        let item = ItemId { source, index: u64::from(input.arbitrary::<u8>()?) };
+        ended.extend(Some(item).filter(|item| !journal.is_finished(*item)));
+    }
+    commit.failed.retain(|item| !commit.done.contains(item));
+    Ok(commit)
+}
+
+fn seal(journal: &mut Journal) -> std::result::Result<(), orchestra_store::CommitError> {
+    let bytes = journal.rows(ROWS)?;
+    let path = format!("parts-{:05}.x", journal.n_part_files(ROWS)).into();
+    journal.seal(ROWS, &PlacedFile { path, bytes }, Vec::new())
+}
+
+/// Changes entries of the journal, which look sound afterwards, and damages files. Whether the first entry is as it was.
+fn spoil(folder: &Path, input: &mut Unstructured<'_>) -> Result<bool> {
+    let path = folder.join(JOURNAL);
+    let mut frames = frames(&fs::read(&path).expect("the run has begun"));
+    let header = frames[0].clone();
+    for _ in 0..input.int_in_range(0..=4)? {
+        let at = input.int_in_range(0..=frames.len() - 1)?;
+        match input.int_in_range(0..=4)? {
+            0 => frames.insert(at, frames[at].clone()),
+            1 if frames.len() > 1 => drop(frames.remove(at)),
+            2 => frames[at][0] = input.int_in_range(0..=8)?,
+            3 => rename(&mut frames[at], PART_NAMES[input.int_in_range(0..=PART_NAMES.len() - 1)?]),
+            _ => {
+                let from = input.int_in_range(1..=frames[at].len())?;
+                let length = input.int_in_range(0..=16)?.min(input.len());
+                let until = frames[at].len().min(from + input.int_in_range(0..=length)?);
+                frames[at].splice(from..until, input.bytes(length)?.to_vec());
+            }
+        }
+    }
+    fs::write(&path, chained(&frames)).expect("a small file is taken");
+    let names: Vec<PathBuf> = read(folder).into_keys().collect();
+    for _ in 0..MAX_DAMAGES {
+        if input.is_empty() {
+            break;
+        }
+        // Every other time the journal.
+        let path = if input.arbitrary()? { path.clone() } else { folder.join(input.choose(&names)?) };
+        damage(&path, input)?;
+    }
+    let now = fs::read(path).unwrap_or_default();
+    Ok(self::frames(&now).first() == Some(&header))
+}
+
+/// Gives another name to the part file of an entry.
+fn rename(frame: &mut Vec<u8>, name: &str) {
+    if let Some(at) = frame.windows(6).position(|bytes| bytes == b"parts-") {
+        // The name follows its length.
+        frame.splice(at - 1..at + b"parts-00000.x".len(), [&[name.len() as u8], name.as_bytes()].concat());
+    }
+}
+
+/// Does to one file what a power cut, a disk or a careless hand does.
+fn damage(path: &Path, input: &mut Unstructured<'_>) -> Result<()> {
+    let Ok(mut bytes) = fs::read(path) else { return Ok(()) };
+    let at = usize::from(input.arbitrary::<u16>()?) % (bytes.len() + 1);
+    match input.int_in_range(0..=5)? {
+        0 => bytes.truncate(at),
+        1 => bytes[at..].fill(0),
+        2 => {
+            let bit = input.int_in_range(0..=7)?;
+            bytes[at..].iter_mut().take(1).for_each(|byte| *byte ^= 1 << bit);
+        }
+        3 => {
+            let length = usize::from(input.arbitrary::<u8>()?).min(input.len());
+            bytes.extend_from_slice(input.bytes(length)?);
+        }
+        4 => drop(bytes.drain(..at)),
+        _ => {
+            fs::remove_file(path).expect("it was read");
+            return Ok(());
+        }
+    }
+    fs::write(path, bytes).expect("a small file is taken");
+    Ok(())
+}
+
+fn recover(folder: &Path, is_ours: bool) {
+    let before = read(folder);
+    let opened = OutputFolder::open(folder);
+    assert_eq!(read(folder), before, "to look at a folder changes nothing");
+    let open = match opened {
+        Ok(open) => open,
+        // Only a header that was made for it names files that cannot be looked at.
+        Err(OpenError::Io { .. }) if !is_ours => return,
+        Err(other) => panic!("nothing but this check uses the folder: {other}"),
+    };
+    let is_over = match open.state() {
+        FolderState::Fresh => return assert!(!before.contains_key(Path::new(JOURNAL))),
+        FolderState::Unreadable(why) => return assert!(!is_ours && !why.is_empty()),
+        FolderState::Unfinished { .. } => false,
+        FolderState::Finished { .. } => true,
+    };
+    let journal = match Journal::resume(open, &identity(), &files()) {
+        Ok(journal) => journal,
+        Err(BeginError::OtherFiles { .. }) => return assert!(!is_ours),
+        Err(BeginError::Grown(_)) => {
+            let now = read(folder);
+            let is_same = |name: &PathBuf| now.get(name) == before.get(name);
+            return assert!(is_over && is_same(&JOURNAL.into()) && files().iter().all(is_same));
         }
         Err(other) => panic!("{other}"),
-    }
-}
-
-/// The journal that is there now is whole, begins with what survived of the old one, and says of items and files what is true.
-fn check_resumed(journal: &Journal, folder: &Path, disk: &OnDisk, found: &[Frame]) {
-    let now = read(folder, disk);
-    let bytes = now.journal.as_deref().unwrap_or_default();
-    let before = disk.journal.as_deref().unwrap_or_default();
-    let frames = frames(bytes);
-    assert_eq!(frames.last().map(|f| f.end), Some(bytes.len()), "all of the journal is intact");
-    let kept =
-        frames.iter().zip(found).take_while(|(a, b)| a.end == b.end && bytes[..a.end] == before[..a.end]);
-    let kept = kept.count();
-    assert!(frames[kept..].iter().all(|f| f.kind != GROUP), "recovery adds no commit");
-
-    let mut items = BTreeSet::new();
-    let mut lengths = [0; 5];
-    let mut parts = [0; 5];
-    let mut state = None;
-    for frame in &frames {
-        if let Some(group) = frame.group(FILES.len()) {
-            group.add_to(&mut items);
-            group.appended.iter().for_each(|a| lengths[usize::from(a.file)] += a.bytes);
-        }
-        if let Some(sealed) = frame.sealed() {
-            let file = usize::from(sealed.file);
-            assert_eq!(lengths[file], sealed.bytes, "a seal takes all rows that wait");
-            lengths[file] = 0;
-            parts[file] += 1;
-            state = Some(sealed.part).filter(|_| sealed.file == FOLDED).or(state);
-        }
-    }
-    for (file, parts) in parts.into_iter().enumerate() {
-        assert_eq!(journal.n_part_files(FileIndex(file)), parts);
-    }
-    let is_state = |bytes: Vec<u8>| {
-        state.as_ref().is_some_and(|s| s.bytes == bytes.len() as u64 && s.crc == crc32fast::hash(&bytes))
     };
-    let found_state = journal.state(FileIndex(usize::from(FOLDED))).expect("the state that counts is there");
-    assert_eq!(found_state.map(is_state), state.as_ref().map(|_| true), "the state is the one that counts");
-    let sources: BTreeSet<u16> = items.iter().map(|(source, _)| *source).collect();
-    let finished = |source: u16| {
-        let set = journal.finished(SourceId(source));
-        set.iter().map(|index| (source, index)).collect::<Vec<_>>()
-    };
-    let known: BTreeSet<(u16, u64)> = sources.into_iter().flat_map(finished).collect();
-    assert_eq!(known, items);
-    assert_eq!(journal.counts().total(), items.len() as u64);
-
-    for ((now, before), length) in now.files.iter().zip(&disk.files).zip(lengths) {
-        let (now, before) = (now.as_deref().unwrap_or_default(), before.as_deref().unwrap_or_default());
-        assert_eq!(now.len() as u64, length, "a file holds exactly what was committed");
+    let now = read(folder);
+    for file in files() {
+        let [now, before] =
+            [&now, &before].map(|disk| disk.get(&file).map(Vec::as_slice).unwrap_or_default());
         assert!(before.starts_with(now), "a file is only ever cut");
     }
-    let n_groups = |frames: &[Frame]| frames.iter().filter(|f| f.kind == GROUP).count() as u64;
-    assert_eq!(journal.recovered().lost_commits, n_groups(found) - n_groups(&frames[..kept]));
-    assert!(kept >= agreeing(disk, found), "what is intact and agrees with the files is kept");
-    check_trust(disk, found, kept);
-}
-
-/// How many frames from the start are intact and agree with the files to the last byte.
-fn agreeing(disk: &OnDisk, found: &[Frame]) -> usize {
-    let mut at = [0_usize; 5];
-    let holds = |frame: &&Frame| match frame.kind {
-        GROUP => frame.group(FILES.len()).is_some_and(|group| {
-            group.appended.iter().all(|a| {
-                let file = usize::from(a.file);
-                let from = at[file];
-                let rest = disk.files[file].as_deref().unwrap_or_default().get(from..).unwrap_or_default();
-                let record = usize::try_from(a.bytes).ok().and_then(|n| rest.get(..n));
-                at[file] += record.map_or(0, <[u8]>::len);
-                record.is_some_and(|record| crc32fast::hash(record) == a.crc)
-            })
-        }),
-        // What is placed is not laid out here: neither such a frame nor the group behind it has to be kept.
-        crate::journal_file::PLACED | SEALED => false,
-        crate::journal_file::RESUMED => decode::<orchestra_store::RunIdentity>(&frame.body).is_some(),
-        _ => true,
-    };
-    let n = found.iter().take_while(holds).count();
-    // Rows that a seal behind them may have taken from their file lie nowhere without it.
-    let sealed: BTreeSet<u16> =
-        found[n..].iter().filter_map(Frame::sealed).map(|sealed| sealed.file).collect();
-    let is_taken = |frame: &Frame| {
-        frame.group(FILES.len()).is_some_and(|group| group.appended.iter().any(|a| sealed.contains(&a.file)))
-    };
-    found[..n].iter().position(is_taken).unwrap_or(n)
-}
-
-/// Beyond the last entry that says that all before it is durable, every record that is kept has its checksum.
-fn check_trust(disk: &OnDisk, found: &[Frame], kept: usize) {
-    let durable =
-        found.iter().rposition(|f| matches!(f.kind, SYNCED | FINISHED | SEALED)).map_or(0, |at| at + 1);
-    let mut at = [0_usize; 5];
-    for (index, frame) in found[..kept].iter().enumerate() {
-        if let Some(sealed) = frame.sealed() {
-            at[usize::from(sealed.file)] = 0;
-        }
-        for a in frame.group(FILES.len()).iter().flat_map(|g| &g.appended) {
-            let file = usize::from(a.file);
-            if found[index..kept].iter().filter_map(Frame::sealed).any(|sealed| sealed.file == a.file) {
-                continue; // It lies in a part.
-            }
-            let durable = if a.file >= ROWS { 0 } else { durable };
-            let record = &disk.files[file].as_deref().unwrap_or_default()[at[file]..][..a.bytes as usize];
-            at[file] += record.len();
-            assert!(index < durable || crc32fast::hash(record) == a.crc, "a damaged record is kept");
-        }
-    }
+    let counts = journal.counts();
+    drop(journal);
+    let open = OutputFolder::open(folder).expect("the folder is not in use");
+    let journal = Journal::resume(open, &identity(), &files()).expect("it was mended");
+    assert_eq!(journal.counts(), counts, "the next start finds the same");
+    assert_eq!(journal.recovered(), orchestra_store::Recovered::default(), "and nothing more to cut");
+    go_on(journal, folder);
 }
 
 /// One more item is committed, and the next start knows it.
@@ -199,15 +226,13 @@ fn go_on(mut journal: Journal, folder: &Path) {
     let appends = vec![(FileIndex(0), b"one more\n".to_vec())];
     let committed = journal.commit(&Commit { appends, done: vec![item], ..Commit::default() });
     assert!(committed.is_ok() && journal.is_finished(item), "{committed:?}");
-    let rows = FileIndex(usize::from(ROWS));
-    let bytes = journal.rows(rows).expect("what counts of a file can be read");
-    let sealed = journal.seal(rows, &PlacedFile { path: "parts-99999.x".into(), bytes }, Vec::new());
-    assert!(sealed.is_ok() && journal.rows(rows).is_ok_and(|rows| rows.is_empty()), "{sealed:?}");
-    let kept = journal.keep_state(FileIndex(usize::from(FOLDED)), b"all rows".to_vec());
+    let bytes = journal.rows(ROWS).expect("what counts of a file can be read");
+    let sealed = journal.seal(ROWS, &PlacedFile { path: "parts-99999.x".into(), bytes }, Vec::new());
+    assert!(sealed.is_ok() && journal.rows(ROWS).is_ok_and(|rows| rows.is_empty()), "{sealed:?}");
+    let kept = journal.keep_state(FOLDED, b"all rows".to_vec());
     assert!(kept.is_ok(), "{kept:?}");
     drop(journal);
-    let state = OutputFolder::open(folder).expect("the folder is not in use").state();
-    match state {
+    match OutputFolder::open(folder).expect("the folder is not in use").state() {
         FolderState::Unfinished { counts, .. } => {
             assert_eq!((counts.done, counts.failed), (before.done + 1, before.failed));
         }
@@ -215,28 +240,53 @@ fn go_on(mut journal: Journal, folder: &Path) {
     }
 }
 
-fn header(found: &[Frame]) -> Option<Header> {
-    let first = found.first().filter(|f| f.kind == HEADER)?;
-    decode::<Header>(&first.body).filter(|h| h.format == FORMAT)
-}
-
-fn is_ours(header: &Header) -> bool {
-    header.files.iter().map(Vec::as_slice).eq(FILES.iter().map(|f| f.as_bytes()))
-}
-
-fn lay_out(folder: &Path, disk: &OnDisk) {
-    for inner in [".orchestra", "more", "sub"] {
-        fs::create_dir(folder.join(inner)).expect("the folder is new");
+/// The intact frames of a journal, each its kind and its body. A frame is `length u32 | crc u32 | kind u8 | body`, little-endian; the length counts kind
+/// and body, and the checksum is that of the frame before, the length, the kind and the body.
+fn frames(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let (mut frames, mut rest, mut crc) = (Vec::new(), bytes, SEED);
+    while let Some((length, behind)) = rest.split_first_chunk::<4>()
+        && let Some((expected, behind)) = behind.split_first_chunk::<4>()
+        && let Some((frame, behind)) = behind.split_at_checked(u32::from_le_bytes(*length) as usize)
+    {
+        crc = checksum(crc, frame);
+        if frame.is_empty() || crc != u32::from_le_bytes(*expected) {
+            break;
+        }
+        frames.push(frame.to_vec());
+        rest = behind;
     }
-    let files = FILES.iter().zip(&disk.files).chain([(&JOURNAL, &disk.journal)]);
-    let files = files.filter_map(|(name, bytes)| Some((*name, bytes.as_ref()?)));
-    for (name, bytes) in files.chain(disk.parts.iter().map(|(name, bytes)| (name.as_str(), bytes))) {
-        fs::write(folder.join(name), bytes).expect("the folder takes a small file");
-    }
+    frames
 }
 
-fn read(folder: &Path, like: &OnDisk) -> OnDisk {
-    let read = |name: &str| fs::read(folder.join(name)).ok();
-    let parts = like.parts.keys().filter_map(|name| Some((name.clone(), read(name)?))).collect();
-    OnDisk { journal: read(JOURNAL), files: FILES.map(read), parts }
+/// The journal of these frames.
+fn chained(frames: &[Vec<u8>]) -> Vec<u8> {
+    let (mut bytes, mut crc) = (Vec::new(), SEED);
+    for frame in frames {
+        crc = checksum(crc, frame);
+        bytes.extend([&(frame.len() as u32).to_le_bytes(), &crc.to_le_bytes(), &frame[..]].concat());
+    }
+    bytes
+}
+
+fn checksum(previous: u32, frame: &[u8]) -> u32 {
+    crc32fast::hash(&[&previous.to_le_bytes(), &(frame.len() as u32).to_le_bytes(), frame].concat())
+}
+
+/// What lies in a folder, but for the lock.
+fn read(folder: &Path) -> OnDisk {
+    let (mut found, mut folders) = (OnDisk::new(), vec![folder.to_owned()]);
+    while let Some(at) = folders.pop() {
+        for entry in fs::read_dir(at).expect("it is a folder") {
+            let path = entry.expect("it can be listed").path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false if path.ends_with("lock") => {}
+                false => {
+                    let name = path.strip_prefix(folder).expect("it was found there").to_owned();
+                    found.insert(name, fs::read(path).expect("it is a file"));
+                }
+            }
+        }
+    }
+    found
 }
