@@ -1,6 +1,6 @@
 //! The table of kills: in each shape of a workflow, each process that it has is killed at each moment, and every item still ends once, with what is its
 //! own. Moments are events of the run: it stands at the gate of a model, has so many results, or is about to write. The full size has storms by the
-//! clock as well. `part_kills.rs` aims between files of many rows, `crates/orchestra/tests/it/protocol_faults.rs` between words of the protocol;
+//! clock as well. `part_kills.rs` aims between files of many rows, `fault_tests/deaths.rs` of the runtime between words of the protocol;
 //! the shape `flow`, whose items are requests, has its test beside that, in `flow.rs`.
 
 mod bucket;

@@ -1,14 +1,11 @@
-//! A model that runs on its own outputs: a worker that is lost in the middle of a row costs no more rounds than it must, and what cannot loop
-//! is refused with the reason. That each row has the bits of the same loop, `check.py` of the example says (`examples_checked.rs`).
+//! A model that runs on its own outputs: what cannot loop is refused with the reason. That each row has the bits of the same loop, `check.py` of the example
+//! says (`examples_checked.rs`), and that none is lost with a worker, `kills.rs`.
 
 use std::fs;
 
 use crate::common::{Workplace, npy};
 use orchestra_core::DType;
-use orchestra_testkit::gate::Gate;
-use orchestra_testkit::striker::workers_of;
-use orchestra_testkit::{models, trap_library};
-use rustix::process::{Pid, Signal, kill_process};
+use orchestra_testkit::models;
 
 /// A workflow that loops over `models/newton.onnx`.
 fn workflow(more: &str) -> String {
@@ -34,40 +31,6 @@ from = "root"
 path = "results.csv"
 "#
     )
-}
-
-#[test]
-fn a_worker_that_is_lost_in_the_middle_costs_the_rounds_since_the_last_checkpoint_and_no_others() {
-    // Rounds of one row: the worker is killed in the 26th, and another one goes on behind the last checkpoint.
-    for (checkpoint, goes_on_behind) in [(10, 20), (0, 0)] {
-        let place = Workplace::new();
-        models::one_more(&place.path("models")).unwrap();
-        fs::create_dir(place.path("gate")).unwrap();
-        fs::write(place.path("numbers.npy"), npy("(1, 1)", [100.0])).unwrap();
-        let more = format!("rounds = 40\ncheckpoint = {checkpoint}");
-        let custom = format!("custom_ops = [{:?}]\nsandbox_write = [\"gate\"]", trap_library().unwrap());
-        let text = workflow(&more)
-            .replace("newton.onnx\"", &format!("one_more.onnx\"\n{custom}"))
-            .replace("workers = 3", "workers = 1")
-            .replace("inputs = { x = \"numbers\", a = \"numbers\" }", "from = \"numbers\"");
-        place.write(text);
-        let gate = Gate::in_folder(&place.path("gate"));
-        gate.close_after(25).unwrap();
-        let mut run = place.start(&[]);
-        run.must_reach("the 26th round waits", || gate.n_waiting() == 1);
-        assert_eq!(gate.n_rows(), 26);
-        gate.raise_to(1_000).unwrap();
-        let workers = workers_of(run.pid());
-        assert_eq!(workers.len(), 1);
-        kill_process(Pid::from_raw(workers[0].pid as i32).unwrap(), Signal::KILL).unwrap();
-        run.wait().must_exit(0);
-        let results = fs::read_to_string(place.out().join("results.csv")).unwrap();
-        let found: Vec<f32> =
-            results.lines().last().unwrap().split(',').skip(3).map(|cell| cell.parse().unwrap()).collect();
-        assert_eq!(found, [140.0, 40.0], "the result, and its rounds");
-        assert_eq!(gate.n_rows(), 26 + 40 - goes_on_behind, "checkpoint = {checkpoint}");
-        assert!(place.failures().is_empty());
-    }
 }
 
 #[test]
@@ -110,7 +73,6 @@ fn what_cannot_loop_is_refused_with_the_reason() {
         ),
         ("rounds = 9\nuntil = \"residual < nan\"", &["`until` of stage `root` cannot be `residual < nan`"]),
         ("rounds = 9\nuntil = \"error < 1\"", &["model `newton` has no output `error`"]),
-        ("rounds = 9\ncheckpoint = -1", &["`checkpoint` of stage `root` must be from 0 to"]),
     ] {
         check("newton", &format!("feed = {{ x = \"next\" }}\n{more}")).must_exit(78).must_say(says);
     }
@@ -134,6 +96,5 @@ fn what_cannot_loop_is_refused_with_the_reason() {
         ended.must_say(says);
     }
     // Where there is one input and one output, nothing has to be said.
-    let ended = check("affine", "rounds = 9\nuntil = \"y < 1\"\ncheckpoint = 9");
-    ended.must_exit(0).must_say(&["`checkpoint` of stage `root` has no effect"]);
+    check("affine", "rounds = 9\nuntil = \"y < 1\"").must_exit(0);
 }

@@ -115,7 +115,7 @@ static void *watch(void *unused) {
     while (poll(&hang_up, 1, 250) == 0) {
         struct frame f = { .length = 0 };
         pthread_mutex_lock(&lock);
-        put_int(&f, 6);
+        put_int(&f, 5);
         send_frame(&f);
         pthread_mutex_unlock(&lock);
     }
@@ -135,7 +135,7 @@ int main(void) {
 
     // Hello
     put_int(&f, 0);
-    put_int(&f, 14);
+    put_int(&f, 15);
     put_text(&f, build != NULL ? build : "");
     put_int(&f, (uint64_t)getpid());
     put_int(&f, devices != NULL);

@@ -9,7 +9,7 @@ In workers this file speaks docs/guide/worker-protocol.md for the script. `pytho
 import ast, atexit, contextlib, ctypes, faulthandler, functools, hashlib, importlib.util, inspect, json, mmap, operator  # noqa: E401
 import os, select, socket, struct, sys, threading, time, traceback  # noqa: E401
 
-PROTOCOL = 14
+PROTOCOL = 15
 DTYPES = ["float32", "float16", "int64", "int32", "uint8", "bool", "float64", "int16"]  # Their places are their numbers in frames.
 SHORT = {"f32": "float32", "f16": "float16", "i64": "int64", "i32": "int32", "u8": "uint8", "f64": "float64", "i16": "int16"}
 _stages = []
@@ -289,7 +289,7 @@ class _Worker:
         try:
             while not poll.poll(250):
                 self.rss = _rss()
-                self.send(_int(6))
+                self.send(_int(5))
         finally:
             os._exit(0)
     def frame(self):  # Without one the parent is gone.
@@ -341,7 +341,7 @@ class _Worker:
                 kind, why = [3, error.row], str(error.why)
             elif rows == 1:
                 traceback.print_exc()
-            answer = _int(5, batch, *([2] if broken else kind)) + _text(why) + _int(*spent)
+            answer = _int(4, batch, *([2] if broken else kind)) + _text(why) + _int(*spent)
         self.send(answer), broken and os._exit(71)
     def call(self, slot, output_slot, first, rows, spent):  # Outputs of fixed shape go to their slot; the others are given back.
         inputs, began = self.given(slot, first, 0, rows), time.perf_counter_ns()

@@ -188,7 +188,7 @@ pub const LOOP: Shape = Shape {
         let model = models::one_more(&place.path("models")).unwrap();
         write_array(place, n, 1, |row, _| FIRST + row);
         let stage = format!(
-            "kind = \"iterate\"\nfrom = \"x\"\nmodel = \"one\"\nrounds = {ROUNDS}\ncheckpoint = 2\nbatch = {{ max = {BATCH} }}"
+            "kind = \"iterate\"\nfrom = \"x\"\nmodel = \"one\"\nrounds = {ROUNDS}\nbatch = {{ max = {BATCH} }}"
         );
         write_over_array(place, &format!("[models.one]\npath = {model:?}\n{}", gated()), &stage)
     },

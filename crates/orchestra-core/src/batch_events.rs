@@ -26,8 +26,6 @@ pub struct Assignment {
     pub attempt: u32,
     /// These rows were never sent before, neither whole nor as part of a larger batch.
     pub first_time: bool,
-    /// They were sent before, and have reached a checkpoint since: the next leg of their loop, and no second try.
-    pub resumes: bool,
     pub reason: LeaveReason,
 }
 

@@ -35,8 +35,6 @@ struct Batch {
     /// What is to be said of it should it be failed for the deaths that it caused.
     accusation: Option<(FailureKind, String)>,
     out_of_memory: u32,
-    /// It waits for the next leg of a loop, and has not been sent since the last one.
-    resumes: bool,
 }
 
 #[derive(Debug)]
@@ -125,7 +123,6 @@ impl Ledger {
             suspicion: Suspicion::default(),
             accusation: None,
             out_of_memory: 0,
-            resumes: false,
         });
         self.waiting.push_fresh(id);
     }
@@ -165,25 +162,6 @@ impl Ledger {
         let b = self.batches.remove(&batch)?;
         self.succeeded(device, b.rows.count);
         Some(Completed { rows: b.rows, device })
-    }
-
-    /// A worker has left a batch at a checkpoint: its rows are further than they were, and wait for the next leg of their loop, at the front and
-    /// without a stain, because what was held against them lies behind them. Gives what they are called from now on, and the device. `None`
-    /// when it does not hold that batch.
-    pub fn paused(&mut self, worker: WorkerId, batch: BatchId) -> Option<(BatchId, DeviceId)> {
-        let device = self.take_from(worker, batch, false)?;
-        let b = self.batches.remove(&batch)?;
-        self.succeeded(device, b.rows.count);
-        let id = self.insert(Batch {
-            attempts: 0,
-            suspicion: Suspicion::default(),
-            accusation: None,
-            out_of_memory: 0,
-            resumes: true,
-            ..b
-        });
-        self.waiting.push_front(id);
-        Some((id, device))
     }
 
     fn succeeded(&mut self, device: DeviceId, rows: usize) {

@@ -6,8 +6,8 @@ use std::time::Instant;
 use orchestra_core::{DeviceKind, Kernel, TensorSpec};
 use orchestra_worker::Sandbox;
 use orchestra_worker::arena::WorkerArena;
-use orchestra_worker::engine::{Answer, Engine, Loaded, RunError, Stream, nanos};
-use orchestra_worker::frames::{Load, Run, RunTiming};
+use orchestra_worker::engine::{Engine, Loaded, RunError, Stream, nanos};
+use orchestra_worker::frames::{DynamicOutput, Load, Run, RunTiming};
 use orchestra_worker::load_error::LoadError;
 
 use crate::arguments::values;
@@ -72,7 +72,7 @@ impl Engine for KernelEngine {
         })
     }
 
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
+    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         match &self.serving {
             Some(serving) => serving.run(run, timing),
             None => Err(RunError::of_model("no kernel is loaded".to_owned())),
@@ -93,7 +93,7 @@ impl Serving {
         self.launch(0).map_err(RunError::at_load)
     }
 
-    fn run(&self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
+    fn run(&self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         let begun = Instant::now();
         let copied = self.buffers.copy_in(&self.driver, &self.arena, run);
         timing.bind_ns = nanos(begun.elapsed());
@@ -105,7 +105,7 @@ impl Serving {
         let begun = Instant::now();
         let copied = self.buffers.copy_out(&self.driver, &self.arena, run);
         timing.copy_out_ns = nanos(begun.elapsed());
-        copied.map(|()| Answer::Done(Vec::new()))
+        copied.map(|()| Vec::new())
     }
 
     /// Launches the kernel over the first `rows` rows on the device, and waits for its end.

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use orchestra_core::SandboxMode;
 use orchestra_worker::arena::WorkerArena;
-use orchestra_worker::frames::{Load, Run, RunTiming};
-use orchestra_worker::{Answer, Engine, LoadError, Loaded, RunError, Sandbox, Stream};
+use orchestra_worker::frames::{DynamicOutput, Load, Run, RunTiming};
+use orchestra_worker::{Engine, LoadError, Loaded, RunError, Sandbox, Stream};
 
 struct Panics;
 
@@ -18,8 +18,8 @@ impl Engine for Panics {
         panic!("an engine that panics, as asked");
     }
 
-    fn run(&mut self, _: &Run, _: &mut RunTiming) -> Result<Answer, RunError> {
-        Ok(Answer::Done(Vec::new()))
+    fn run(&mut self, _: &Run, _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+        Ok(Vec::new())
     }
 
     fn take_streams(&mut self) -> Vec<Box<dyn Stream>> {

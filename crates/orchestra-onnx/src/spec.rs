@@ -47,8 +47,7 @@ pub struct OnnxSpec {
     /// Outputs of which the model is to give the largest numbers along the last dimension and their places alone (f32 `[.., 2]` in the layout:
     /// place, number).
     pub largest_outputs: Vec<String>,
-    /// How the model runs on its own outputs, if it does. The layout then has an output more, the rounds of a row; and, where there are
-    /// checkpoints, an input more, the rounds that brought a row to its state.
+    /// How the model runs on its own outputs, if it does. The layout then has an output more, the rounds of a row.
     pub iteration: Option<Iteration>,
     /// The input of which the session computes no more than pictures fill. The layout then has an input more, a
     /// [`Placement`](orchestra_core::Placement) for each row, and all rows of a run are trimmed alike.

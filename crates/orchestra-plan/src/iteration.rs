@@ -13,10 +13,7 @@ pub(crate) fn described(iteration: &Iteration, model: &ModelPlan, outputs: &[Rea
     if let Some(Until { output: at, below, or_equal }) = iteration.until {
         text += &format!(", until {} {} {below}", output(at), if or_equal { "<=" } else { "<" });
     }
-    match iteration.has_checkpoints() {
-        true => text + &format!("; a checkpoint after every {}", iteration.checkpoint),
-        false => text + "; no checkpoint",
-    }
+    text
 }
 
 /// What decides about results, for the fingerprint: names, so that a model that lists its outputs in another order is the same.

@@ -172,8 +172,6 @@ pub struct IterationDraft {
     pub feed: Option<Vec<(At<String>, At<String>)>>,
     /// What ends a row before that.
     pub until: Option<UntilDraft>,
-    /// Rounds between two checkpoints; 0: none.
-    pub checkpoint: u32,
 }
 
 /// A bound below which a row has ended, as written.

@@ -241,12 +241,6 @@ pub enum BatcherMsg {
         dynamic: Vec<DynamicOutput>,
         ran: Ran,
     },
-    /// A batch of a loop was left at a checkpoint.
-    Paused {
-        worker: WorkerId,
-        batch: BatchId,
-        ran: Ran,
-    },
     /// A batch gave no result, but the worker lives.
     Fault {
         worker: WorkerId,

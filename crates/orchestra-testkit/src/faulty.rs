@@ -3,7 +3,7 @@
 //! | `ORCHESTRA_FAULT` | what it does |
 //! |---|---|
 //! | `hang-on-batch:N` | hangs in its N-th run, from 1 |
-//! | `kill-at-P`, `abort-at-P`, `exit0-at-P` | dies (SIGKILL, SIGABRT, exit code 0) at the point P of the protocol: see `faulty/points.rs` |
+//! | `abort-at-load` | dies by SIGABRT while it loads |
 //! | `slow:MS` | each run takes so many milliseconds |
 //! | `garbage` | says hello, then sends bytes that are no frame |
 //! | `never-hello` | keeps the socket open and says nothing on it; a line on standard error tells when |
@@ -14,14 +14,18 @@
 
 mod engine;
 mod loader;
-mod points;
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
-use points::Death;
+use orchestra_worker::arena::SharedMemory;
+use orchestra_worker::serve::serve;
+use orchestra_worker::{WORKER_INPUTS_FD, WORKER_OUTPUTS_FD, WORKER_SOCKET_FD};
 
 use engine::FaultyEngine;
 pub use loader::{LOADER_FAULT, LOADER_FAULT_ONCE, LOADER_FAULTS};
@@ -33,18 +37,25 @@ pub const FAULT_ONCE: &str = "ORCHESTRA_FAULT_ONCE";
 /// What `never-hello` writes to standard error before it falls silent.
 pub const SILENT: &str = "not saying hello, as asked";
 
-/// All names of the table, but those of deaths at points.
-const NAMES: [&str; 8] =
-    ["none", "", "hang-on-batch", "slow", "garbage", "never-hello", "load-failed", "stubborn"];
+/// All names of the table.
+const NAMES: [&str; 9] = [
+    "none",
+    "",
+    "hang-on-batch",
+    "abort-at-load",
+    "slow",
+    "garbage",
+    "never-hello",
+    "load-failed",
+    "stubborn",
+];
 
 /// One way to misbehave; see the module's table.
 #[derive(Debug, Clone)]
 pub(crate) struct Fault {
-    /// As in the table; of a death, its point.
     name: String,
     /// What stands behind the colon, or 0.
     number: u64,
-    death: Option<Death>,
 }
 
 impl Fault {
@@ -52,22 +63,11 @@ impl Fault {
     fn parse(text: &str) -> Option<Fault> {
         let (name, number) = text.split_once(':').unwrap_or((text, "0"));
         let number = number.parse().ok()?;
-        let (name, death) = match name.split_once("-at-") {
-            Some((how, point)) if points::NAMES.contains(&point) => (point, Some(Death::parse(how)?)),
-            None if NAMES.contains(&name) => (name, None),
-            _ => return None,
-        };
-        Some(Fault { name: name.to_owned(), number, death })
+        NAMES.contains(&name).then(|| Fault { name: name.to_owned(), number })
     }
 
-    /// Whether it is this one, which no run has a part in.
     fn is(&self, name: &str) -> bool {
-        self.death.is_none() && self.name == name
-    }
-
-    /// How it dies at this point, of the `n`th run where the point is one of a run.
-    fn dies_at(&self, point: &str, n: u64) -> Option<Death> {
-        self.death.filter(|_| self.name == point && self.number == n)
+        self.name == name
     }
 }
 
@@ -87,7 +87,7 @@ pub fn main() -> ExitCode {
     match std::env::var_os(FAULT_ONCE).map(File::create_new) {
         None | Some(Ok(_)) => {}
         Some(Err(error)) if error.kind() == io::ErrorKind::AlreadyExists => {
-            fault = Fault { name: "none".to_owned(), number: 0, death: None };
+            fault = Fault { name: "none".to_owned(), number: 0 };
         }
         Some(Err(error)) => {
             eprintln!("the file that `{FAULT_ONCE}` names cannot be made: {error}");
@@ -99,12 +99,34 @@ pub fn main() -> ExitCode {
         eprintln!("{SILENT}");
         sleep_for_ever()
     }
-    points::before_serving(&fault);
     let mut engine = FaultyEngine::new(fault.clone());
-    match (fault.is("stubborn"), fault.dies_at("hang-up", 0)) {
-        (false, None) => orchestra_worker::run_with(&mut engine),
-        (_, death) => points::serve_and_then(&mut engine, death),
+    match fault.is("stubborn") {
+        false => orchestra_worker::run_with(&mut engine),
+        true => serve_for_ever(&mut engine),
     }
+}
+
+/// Speaks the protocol, and stays when the parent has hung up.
+fn serve_for_ever(engine: &mut FaultyEngine) -> ExitCode {
+    // SAFETY: no handler is installed, the signal is only ignored.
+    unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
+    let [socket, inputs, outputs] = [WORKER_SOCKET_FD, WORKER_INPUTS_FD, WORKER_OUTPUTS_FD]
+        // SAFETY: by the contract with the parent all are open, and this process takes them nowhere else.
+        .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let socket = UnixStream::from(socket);
+    if let Err(error) = socket.set_nonblocking(false) {
+        eprintln!("the control socket cannot be used: {error}");
+        return ExitCode::from(2);
+    }
+    serve(
+        socket,
+        SharedMemory { inputs, outputs },
+        engine,
+        Arc::new(|_| {
+            sleep_for_ever();
+        }),
+    );
+    sleep_for_ever()
 }
 
 fn sleep_for_ever() -> ! {

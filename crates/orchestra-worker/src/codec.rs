@@ -120,7 +120,7 @@ impl Frame for FromWorker {
             Self::LoadFailed { error, .. } | Self::Failed { error, .. } => cut_words(error),
             Self::Hello { build, .. } => cut_words(build),
             Self::Loaded { runtime_version, .. } => cut_words(runtime_version),
-            Self::Done { .. } | Self::Paused { .. } | Self::Heartbeat | Self::Waiting => {}
+            Self::Done { .. } | Self::Heartbeat | Self::Waiting => {}
         }
     }
 

@@ -21,9 +21,10 @@ pub trait Engine {
     /// Loads a model and warms it up for `load.streams` batches at once. Called once.
     fn load(&mut self, load: &Load, arena: WorkerArena) -> Result<Loaded, LoadError>;
 
-    /// Runs one batch, whose rows lie within the arena. Leaves outputs of fixed shape in the rows of its output slot and returns the others.
+    /// Runs one batch, whose rows lie within the arena. Leaves outputs of fixed shape in the rows of its output slot and returns the others, in the order of
+    /// the model.
     /// Notes in `timing` how long each phase took, also when it fails.
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError>;
+    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError>;
 
     /// Gives what it loaded away, as parts that run batches at the same time, each on a thread of its own: `load.streams`.
     /// Called once after a load. With one or none, `run` is called instead.
@@ -33,16 +34,7 @@ pub trait Engine {
 /// What runs one batch at a time, beside others that do the same.
 pub trait Stream: Send {
     /// As [`Engine::run`].
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError>;
-}
-
-/// What became of a batch that went well.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
-    /// It is done; outputs of dynamic shape are here, in the order of the model.
-    Done(Vec<DynamicOutput>),
-    /// It is left at a checkpoint: see [`FromWorker::Paused`].
-    Paused,
+    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError>;
 }
 
 /// What an engine says about a model that it loaded.

@@ -6,7 +6,7 @@
 //!                    <-       Load
 //!   Loaded|LoadFailed->
 //!                    <-       Run   (at most two more than the worker runs at once not yet answered)
-//!   Done|Paused|Failed ->           (in the order of the runs, where the worker runs one at a time)
+//!   Done|Failed      ->             (in the order of the runs, where the worker runs one at a time)
 //!   Heartbeat        ->             (all the time from Hello on, from a thread of its own, also while loading or running)
 //!                    <-       end of file (the parent closed its side or is gone): the worker exits at once, also from a run
 //! ```
@@ -23,7 +23,7 @@ pub use orchestra_core::ledger::RunErrorKind;
 use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, MAX_RANK, OutputSlotId, SlotId};
 
 /// Raised with every change of a frame. Both sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 14;
+pub const PROTOCOL_VERSION: u32 = 15;
 
 /// What a worker shall load, and how it is to serve it: the same for every engine, but for `spec`.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
@@ -162,16 +162,6 @@ pub enum FromWorker {
         batch: BatchId,
         /// Outputs that had no place there.
         dynamic: Vec<DynamicOutput>,
-        /// Where the time went.
-        timing: RunTiming,
-        /// Resident memory of the worker in bytes.
-        rss_bytes: u64,
-    },
-    /// A batch of a loop has reached a checkpoint: its state, the outputs that the next round takes, lies in its output slot, in the rows of
-    /// the run, with the rounds behind each. The parent lays it into the input slot, and sends the batch again. The answer ends the run, so
-    /// these rows of the output slot are at rest, and the deadline of a batch holds from checkpoint to checkpoint.
-    Paused {
-        batch: BatchId,
         /// Where the time went.
         timing: RunTiming,
         /// Resident memory of the worker in bytes.

@@ -28,7 +28,7 @@ mod streams;
 pub mod striker;
 mod waiting;
 
-pub use engine::{Answer, Engine, Loaded, RunError, Stream};
+pub use engine::{Engine, Loaded, RunError, Stream};
 pub use load_error::LoadError;
 pub use process::run_with;
 pub use sandbox::Sandbox;

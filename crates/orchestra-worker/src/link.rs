@@ -16,9 +16,9 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use crate::codec::{CodecError, FrameReader, FrameWriter};
-use crate::engine::{Answer, RunError};
+use crate::engine::RunError;
 use crate::exit_codes::{EXIT_DEVICE, EXIT_PROTOCOL};
-use crate::frames::{FromWorker, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker};
+use crate::frames::{DynamicOutput, FromWorker, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker};
 use crate::waiting;
 
 /// How often the worker says that it is alive.
@@ -119,17 +119,13 @@ impl Link {
     pub(crate) fn run_one(
         &self,
         run: &Run,
-        engine: impl FnOnce(&Run, &mut RunTiming) -> Result<Answer, RunError>,
+        engine: impl FnOnce(&Run, &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError>,
     ) -> Result<(), End> {
         let batch = run.batch;
         let mut timing = RunTiming::default();
         let result = engine(run, &mut timing);
         let RunError { kind, mut error } = match result {
-            Ok(Answer::Paused) => {
-                let rss_bytes = self.rss_bytes.load(Ordering::Relaxed);
-                return Ok(self.send(&FromWorker::Paused { batch, timing, rss_bytes })?);
-            }
-            Ok(Answer::Done(dynamic)) => {
+            Ok(dynamic) => {
                 let rss_bytes = self.rss_bytes.load(Ordering::Relaxed);
                 match self.send(&FromWorker::Done { batch, dynamic, timing, rss_bytes }) {
                     // Half the batch has half the outputs.

@@ -56,8 +56,7 @@ impl Ledger {
         let by_itself = batch.suspicion.trial(&self.history) != Trial::None
             || (self.streams > 1 && batch.suspicion.is_suspect());
         let first_time = batch.sent == 0;
-        let resumes = std::mem::take(&mut batch.resumes);
-        if !first_time && !resumes && batch.reason != LeaveReason::Split {
+        if !first_time && batch.reason != LeaveReason::Split {
             batch.reason = LeaveReason::Retry;
         }
         batch.attempts += 1;
@@ -69,7 +68,6 @@ impl Ledger {
             rows: batch.rows,
             attempt: batch.attempts,
             first_time,
-            resumes,
             reason: batch.reason,
         };
         let w = self.workers.get_mut(&c.worker)?;

@@ -1,5 +1,5 @@
-//! `kind = "iterate"`: runs an ONNX model on its own outputs, round after round, in worker processes. The loop runs inside of the worker, and
-//! its state leaves it at checkpoints only; what runs where is planned as for `infer`.
+//! `kind = "iterate"`: runs an ONNX model on its own outputs, round after round, in worker processes. The loop runs inside of the worker; what runs where is
+//! planned as for `infer`.
 
 use orchestra_plan::{
     At, Draft, Drafted, Fields, IterationDraft, NamedTexts, Setting, TypedStage, UntilDraft, Upstreams,
@@ -11,8 +11,6 @@ use super::shared::batches::{Batches, Feeds, upstreams_of_model};
 /// The most rounds of a row: as many as fit into an `i32` of a program that reads the records.
 const MAX_ROUNDS: u64 = i32::MAX as u64;
 
-// A checkpoint costs a copy of the state, one frame each way, and that the rows wait for their turn again: little beside a hundred runs of any model.
-// What a lost worker costs is at most so many rounds.
 settings! {
     pub struct Iterate {
         /// instead of `from`, for a model with several inputs: `{ input_name = "stage" }` or `"stage.tensor"`
@@ -28,9 +26,6 @@ settings! {
         feed: Option<Feed> => "by model",
         /// `"output < number"` or `"output <= number"`, of an output with one number per row: a row that meets it gives the outputs of that round. What is no number never does
         until: Option<Until>,
-        /// rounds after which a batch leaves its state with the run, so that a lost worker costs no more than those; `limits.batch_timeout` holds from one to the next. 0: never
-        #[range(0, MAX_ROUNDS)]
-        checkpoint: At<u32> = 100,
         /// how rows become batches
         batch: Batches,
     }
@@ -55,21 +50,15 @@ impl TypedStage for Iterate {
 
 impl Drafted for Iterate {
     fn draft(self, f: &mut Fields<'_, '_>) -> Option<Draft> {
-        let Self { rounds, feed, until, checkpoint, .. } = self;
+        let Self { rounds, feed, until, .. } = self;
         for (key, is_read) in [("feed", feed.is_some()), ("until", until.is_some())] {
             f.entry(key).is_none_or(|_| is_read).then_some(())?;
-        }
-        if f.entry("checkpoint").is_some() && checkpoint.value >= rounds {
-            let what =
-                format!("`checkpoint` of {} has no effect: there are no more than {rounds} rounds", f.what);
-            f.diags.warning(checkpoint.span, what).help("write less than `rounds`, or leave it out");
         }
         let mut draft = self.batch.of(self.model);
         draft.iteration = Some(Box::new(IterationDraft {
             rounds,
             feed: feed.map(|Feed(NamedTexts(pairs))| pairs),
             until: until.map(|Until(until)| until),
-            checkpoint: checkpoint.value,
         }));
         Some(Draft::Batch(draft))
     }

@@ -2,9 +2,9 @@
 //! two sets that take turns: what a round gives is where the next one reads. So between rounds nothing is copied but the one number per row
 //! that a bound is set for, and the outputs of rows that end.
 //!
-//! It knows neither arena nor slots: rows are copied from and to places that others name, when a leg begins and when rows leave it.
+//! It knows neither arena nor slots: rows are copied from and to places that others name, when a batch begins and when rows end.
 
-use orchestra_core::iteration::{Iteration, Leg, LegState, stretches};
+use orchestra_core::iteration::{Iteration, RowRounds, stretches};
 use orchestra_core::{DType, DeviceKind};
 use orchestra_worker::arena::{RangeError, Rows, WorkerArena};
 use orchestra_worker::engine::{RunError, nanos};
@@ -49,14 +49,6 @@ struct Memory {
 // SAFETY: the addresses are those of tensors that are kept beside them, and are used by the owner of the loop alone.
 unsafe impl Send for Memory {}
 
-#[derive(Debug, PartialEq, Eq)]
-pub struct LegEnd {
-    /// Whether rows go on from a checkpoint.
-    pub is_paused: bool,
-    /// Per row: see [`Leg::rounds`].
-    pub rounds: Vec<i64>,
-}
-
 impl IteratedSession {
     /// A loop on `device`. Call it when the provider is loaded.
     ///
@@ -84,9 +76,8 @@ impl IteratedSession {
         IteratedSession { iteration: self.iteration.clone(), place, memory: None }
     }
 
-    /// Runs a leg over the rows at `addresses`, the first of which so many rounds have brought to the state that they are in, as many as
-    /// `before` is long; the others are padding. After it their outputs are at `addresses`: of rows that have ended those of their last round,
-    /// and if the leg is paused, of the others those that are fed.
+    /// Runs the rows at `addresses`, of which those behind the first `rows` are padding, and gives the rounds that each took. The outputs of a row's last
+    /// round are at `addresses` then.
     ///
     /// # Safety
     /// As for [`BoundSession::run`].
@@ -95,11 +86,11 @@ impl IteratedSession {
         bound: &mut BoundSession,
         model: &Model,
         addresses: &RowAddresses,
-        before: Vec<u32>,
+        rows: usize,
         timing: &mut RunTiming,
-    ) -> Result<LegEnd, RunError> {
+    ) -> Result<Vec<i64>, RunError> {
         // SAFETY: the caller's promises are the same.
-        let ran = unsafe { self.leg(bound, model, addresses, before, timing) };
+        let ran = unsafe { self.rounds(bound, model, addresses, rows, timing) };
         ran.map_err(|error| {
             let error = bound.failed(&error);
             if error.kind == RunErrorKind::OutOfMemory {
@@ -112,14 +103,14 @@ impl IteratedSession {
 
     /// # Safety
     /// As for [`IteratedSession::run`].
-    unsafe fn leg(
+    unsafe fn rounds(
         &mut self,
         bound: &mut BoundSession,
         model: &Model,
         addresses: &RowAddresses,
-        before: Vec<u32>,
+        rows: usize,
         timing: &mut RunTiming,
-    ) -> ort::Result<LegEnd> {
+    ) -> ort::Result<Vec<i64>> {
         let start = Instant::now();
         let IteratedSession { iteration, place, memory } = self;
         if memory.as_ref().is_none_or(|memory| memory.rows < addresses.rows) {
@@ -138,7 +129,7 @@ impl IteratedSession {
         place.synchronize()?;
         timing.bind_ns += nanos(start.elapsed());
 
-        let mut leg = Leg::new(iteration, before);
+        let mut rounds = RowRounds::new(iteration, rows);
         let mut watched = Watched::new(iteration, model, addresses.rows);
         for set in (0..2).cycle() {
             let start = Instant::now();
@@ -155,7 +146,7 @@ impl IteratedSession {
                 // SAFETY: the run is over, and the buffer is as long as the output.
                 unsafe { place.copy(to, lies(watched.output), len, Way::Out) }?;
             }
-            let ends = leg.round(|row| watched.as_ref().is_some_and(|watched| watched.is_met(row)));
+            let ends = rounds.round(|row| watched.as_ref().is_some_and(|watched| watched.is_met(row)));
             // SAFETY: the run is over, and the rows at `addresses` are the caller's.
             let copy = |output: usize, first: usize, count: usize| unsafe {
                 let (Some(tensor), Some(to)) = (&model.outputs[output], &addresses.outputs[output]) else {
@@ -167,66 +158,33 @@ impl IteratedSession {
             for (first, count) in stretches(ends) {
                 (0..outputs.len()).try_for_each(|output| copy(output, first, count))?;
             }
-            let state = leg.state();
-            if state == LegState::Paused {
-                for (first, count) in stretches(leg.living()) {
-                    iteration.feed.iter().try_for_each(|feed| copy(feed.output, first, count))?;
-                }
-            }
             timing.copy_out_ns = timing.copy_out_ns.saturating_add(nanos(start.elapsed()));
-            if state != LegState::GoesOn {
-                return Ok(LegEnd { is_paused: state == LegState::Paused, rounds: leg.rounds() });
+            if let Some(rounds) = rounds.all() {
+                return Ok(rounds);
             }
         }
         unreachable!("two sets take turns without end")
     }
 }
 
-/// What a leg is told and says of the rounds of its rows, in the slots themselves.
-pub struct Rounds {
-    before: Vec<u32>,
-    after: Rows<*mut u8>,
-}
-
-impl Rounds {
-    /// Those of a run.
-    ///
-    /// # Errors
-    /// Its rows lie outside of the arena.
-    ///
-    /// # Safety
-    /// The rows of the run have no writer during the call.
-    pub unsafe fn of(model: &Model, arena: &WorkerArena, run: &Run) -> Result<Rounds, RangeError> {
-        let (input, output) = (model.inputs.len(), model.outputs.len());
-        let after = arena.output_rows(run.output_slot, output, run.first_row, run.rows)?;
-        let before = match arena.layout().inputs.get(input) {
-            None => vec![0; run.rows],
-            Some(_) => {
-                let rows = arena.input_rows(run.slot, input, run.first_row, run.rows)?;
-                // SAFETY: the rows lie in the arena, and the caller vouches that they have no writer.
-                let bytes = unsafe { std::slice::from_raw_parts(rows.ptr, rows.len) };
-                let number = |bytes: &[u8; 8]| u32::try_from(i64::from_ne_bytes(*bytes)).unwrap_or(0);
-                bytes.as_chunks().0.iter().map(number).collect()
-            }
-        };
-        Ok(Rounds { before, after })
-    }
-
-    /// Per row: the rounds that brought it to its state.
-    pub fn before(&self) -> Vec<u32> {
-        self.before.clone()
-    }
-
-    /// Writes down what a leg says of its rows.
-    ///
-    /// # Safety
-    /// The rows of the run have no other user during the call, and the arena is still mapped.
-    pub unsafe fn say(&self, rounds: &[i64]) {
-        let bytes: Vec<u8> = rounds.iter().flat_map(|n| n.to_ne_bytes()).collect();
-        let len = bytes.len().min(self.after.len);
-        // SAFETY: both have that many bytes, and the caller vouches for the rows.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.after.ptr, len) };
-    }
+/// Writes down how many rounds the rows of a run took.
+///
+/// # Errors
+/// They lie outside of the arena.
+///
+/// # Safety
+/// The rows of the run have no other user during the call.
+pub unsafe fn say_rounds(
+    model: &Model,
+    arena: &WorkerArena,
+    run: &Run,
+    rounds: &[i64],
+) -> Result<(), RangeError> {
+    let to = arena.output_rows(run.output_slot, model.outputs.len(), run.first_row, run.rows)?;
+    let bytes: Vec<u8> = rounds.iter().flat_map(|n| n.to_ne_bytes()).collect();
+    // SAFETY: both have that many bytes, and the caller vouches for the rows.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.ptr, bytes.len().min(to.len)) };
+    Ok(())
 }
 
 /// The output that a bound is set for, after a round.

@@ -2,10 +2,10 @@
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::iteration::{Feed, Until};
-use orchestra_core::{BatchId, OutputSlotId, ReadOutput, SessionTuning, SlotId, TensorSpec};
+use orchestra_core::{BatchId, OutputSlotId, ReadOutput, SessionTuning, SlotId};
 use orchestra_testkit::models;
 use orchestra_worker::arena::{Arena, SharedMemory};
-use orchestra_worker::engine::{Answer, Engine};
+use orchestra_worker::engine::Engine;
 use orchestra_worker::frames::Load;
 use orchestra_worker::output_region::OutputRegion;
 
@@ -25,9 +25,9 @@ struct Loops {
     outputs: OutputRegion,
 }
 
-fn newton(rounds: u32, until: Option<f64>, checkpoint: u32) -> Iteration {
+fn newton(rounds: u32, until: Option<f64>) -> Iteration {
     let until = until.map(|below| Until { output: 1, below, or_equal: false });
-    Iteration { rounds, feed: vec![Feed { output: 0, input: 0 }], until, checkpoint }
+    Iteration { rounds, feed: vec![Feed { output: 0, input: 0 }], until }
 }
 
 /// The same loop in plain arithmetic: root, residual and rounds.
@@ -48,7 +48,7 @@ impl Loops {
         let folder = tempfile::tempdir().unwrap();
         let model = models::newton(folder.path(), 0).unwrap();
         let row = |name: &str| models::spec(name, DType::F32, &[1]);
-        let inputs: Vec<TensorSpec> = [row("x"), row("a")].into_iter().chain(of.rounds_input()).collect();
+        let inputs = [row("x"), row("a")];
         let outputs = [row("next"), row("residual"), Iteration::rounds_output()];
         let layout = BatchLayout::new(&inputs, &outputs, MAX_ROWS, 1).unwrap();
         let request = Request { flavor: Flavor::Cpu, explicit: None, offline: false };
@@ -91,14 +91,14 @@ impl Loops {
         self.outputs.rows(OutputSlotId(0), output, first, rows).unwrap().to_vec()
     }
 
-    fn run(&mut self, first: usize, rows: usize) -> Answer {
+    fn run(&mut self, first: usize, rows: usize) {
         let (slot, output_slot) = (SlotId(0), OutputSlotId(0));
         let run = Run { batch: BatchId(1), attempt: 1, slot, output_slot, first_row: first, rows };
-        self.engine.run(&run, &mut RunTiming::default()).unwrap()
+        self.engine.run(&run, &mut RunTiming::default()).unwrap();
     }
 
-    /// Runs the square roots of these numbers, leg by leg, as the parent does it, and checks them. Gives the number of legs.
-    fn check(&mut self, first: usize, numbers: &[f32]) -> usize {
+    /// Runs the square roots of these numbers, and checks them.
+    fn check(&mut self, first: usize, numbers: &[f32]) {
         let places = first..first + numbers.len();
         // SAFETY: here and below, no run is on its way.
         let write = |input: usize, row: usize, bytes: &[u8]| unsafe {
@@ -107,26 +107,8 @@ impl Loops {
         for (row, number) in places.clone().zip(numbers) {
             write(0, row, &number.to_ne_bytes());
             write(1, row, &number.to_ne_bytes());
-            if self.of.has_checkpoints() {
-                write(2, row, &[0; 8]);
-            }
         }
-        let mut legs = 1;
-        while self.run(first, numbers.len()) == Answer::Paused {
-            legs += 1;
-            for row in places.clone() {
-                let rounds = self.output(2, row, 1);
-                // SAFETY: as above.
-                let before = unsafe { self.arena.input_rows(SlotId(0), 2, row, 1) }.to_vec();
-                if rounds != before {
-                    // SAFETY: as above.
-                    unsafe {
-                        self.arena.input_row_mut(SlotId(0), 0, row).copy_from_slice(&self.output(0, row, 1));
-                        self.arena.input_row_mut(SlotId(0), 2, row).copy_from_slice(&rounds);
-                    }
-                }
-            }
-        }
+        self.run(first, numbers.len());
         // There are many bits that are no number.
         let bits = |value: f32| if value.is_nan() { u32::MAX } else { value.to_bits() };
         let f32s = |output| -> Vec<u32> {
@@ -139,7 +121,6 @@ impl Loops {
         assert_eq!(f32s(0), expected.iter().map(|(x, ..)| bits(*x)).collect::<Vec<_>>());
         assert_eq!(f32s(1), expected.iter().map(|(_, r, _)| bits(*r)).collect::<Vec<_>>());
         assert_eq!(rounds, expected.iter().map(|(.., n)| *n).collect::<Vec<_>>());
-        legs
     }
 }
 
@@ -147,13 +128,10 @@ const NUMBERS: [f32; MAX_ROWS] = [2.0, 1e6, 1.0, 0.25, 3e-4, 1e9, 144.0, 7.5];
 
 #[test]
 fn rows_end_after_their_own_rounds_with_the_bits_of_plain_arithmetic() {
-    for (until, checkpoint) in
-        [(None, 0), (Some(1e-3), 0), (None, 4), (Some(1e-3), 4), (Some(1e-3), 1), (Some(-1.0), 7)]
-    {
+    for until in [None, Some(1e-3), Some(-1.0)] {
         for padded_to in [None, Some(MAX_ROWS)] {
-            let mut loops = Loops::load(newton(30, until, checkpoint), padded_to);
-            let legs = loops.check(0, &NUMBERS);
-            assert_eq!(legs > 1, checkpoint > 0, "a number takes more rounds than a leg has");
+            let mut loops = Loops::load(newton(30, until), padded_to);
+            loops.check(0, &NUMBERS);
             // Batches of other sizes, some of them padded, over the same memory.
             loops.check(3, &NUMBERS[..1]);
             loops.check(1, &NUMBERS[2..7]);
@@ -164,16 +142,16 @@ fn rows_end_after_their_own_rounds_with_the_bits_of_plain_arithmetic() {
 
 #[test]
 fn what_is_no_number_never_meets_a_bound_and_one_round_is_one() {
-    let mut loops = Loops::load(newton(1, Some(1e-3), 0), None);
+    let mut loops = Loops::load(newton(1, Some(1e-3)), None);
     loops.check(0, &NUMBERS);
-    let mut loops = Loops::load(newton(12, Some(1e9), 5), None);
+    let mut loops = Loops::load(newton(12, Some(1e9)), None);
     // |x * x - a| of 0 is no number: 0 / 0.
     loops.check(0, &[0.0, 4.0]);
 }
 
 #[test]
 fn on_a_gpu_only_the_watched_number_leaves_it_between_rounds() {
-    let mut loops = Loops::load(newton(30, Some(1e-3), 0), None).on_a_gpu();
+    let mut loops = Loops::load(newton(30, Some(1e-3)), None).on_a_gpu();
     fake::calls();
     loops.check(0, &[144.0; 4]);
     let rounds = plain(144.0, &loops.of).2 as usize;
@@ -182,12 +160,4 @@ fn on_a_gpu_only_the_watched_number_leaves_it_between_rounds() {
     // Both inputs go there once. The bound looks at four rows after each round, and the two outputs of all of them come back with the last.
     assert_eq!((copies("memcpy 16 1"), copies("memcpy 16 2")), (2, rounds + 2), "{calls:?}");
     assert_eq!(calls.len(), 2 + rounds + 2 + copies("synchronize"), "{calls:?}");
-
-    let mut loops = Loops::load(newton(30, None, 10), None).on_a_gpu();
-    fake::calls();
-    assert_eq!(loops.check(0, &[2.0, 3.0]), 3);
-    let calls = fake::calls();
-    let copies = |what: &str| calls.iter().filter(|call| *call == what).count();
-    // Three times inputs; two checkpoints with the state alone; the outputs once.
-    assert_eq!((copies("memcpy 8 1"), copies("memcpy 8 2")), (6, 4), "{calls:?}");
 }

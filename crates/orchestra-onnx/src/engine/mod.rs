@@ -41,15 +41,15 @@ use std::time::Instant;
 use orchestra_core::DeviceKind;
 use orchestra_worker::Sandbox;
 use orchestra_worker::arena::WorkerArena;
-use orchestra_worker::frames::{Load, Run, RunErrorKind, RunTiming};
+use orchestra_worker::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
 
 use crate::digest::{model_digest, short};
 use crate::spec::OnnxSpec;
 use binding::BoundSession;
-use iteration::{IteratedSession, Rounds};
+use iteration::{IteratedSession, say_rounds};
 use memory::PrivateRows;
 use model::Model;
-use orchestra_worker::engine::{Answer, Engine, Loaded, RunError, Stream, nanos};
+use orchestra_worker::engine::{Engine, Loaded, RunError, Stream, nanos};
 use orchestra_worker::load_error::LoadError;
 use ort::environment::Environment;
 use ort::session::Session;
@@ -113,7 +113,7 @@ impl Engine for OnnxEngine {
         Ok(Loaded { providers, runtime_version: library::version(&spec.library), warmed })
     }
 
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
+    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         match self.streams.first_mut() {
             Some(stream) => stream.run_batch(run, timing),
             None => Err(RunError { kind: RunErrorKind::Model, error: "no model is loaded".to_owned() }),
@@ -129,7 +129,7 @@ impl Engine for OnnxEngine {
 }
 
 impl Stream for Serving {
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
+    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         self.run_batch(run, timing)
     }
 }
@@ -170,7 +170,7 @@ impl Serving {
         })
     }
 
-    fn run_batch(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
+    fn run_batch(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         match self.shared.model.batch {
             Some(batch) => self.run_as(run, batch, timing),
             None => self.run_padded(run, timing),
@@ -179,7 +179,7 @@ impl Serving {
 
     /// A size that a device has not seen costs it time, so the batch is padded to one that it has seen. Where there is not enough memory for
     /// that one, there may be for the batch itself.
-    fn run_padded(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
+    fn run_padded(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         let size = self.padded_to.filter(|size| *size >= run.rows).unwrap_or(run.rows);
         match self.run_as(run, size, timing) {
             Err(RunError { kind: RunErrorKind::OutOfMemory, .. }) if size > run.rows => {
@@ -193,7 +193,12 @@ impl Serving {
 
     /// Runs the batch as one of `rows` rows. If it has fewer, rows are copied to and from memory of that size, so that nothing outside of
     /// the run's rows is read or written; else the session reads and writes the arena itself.
-    fn run_as(&mut self, run: &Run, rows: usize, timing: &mut RunTiming) -> Result<Answer, RunError> {
+    fn run_as(
+        &mut self,
+        run: &Run,
+        rows: usize,
+        timing: &mut RunTiming,
+    ) -> Result<Vec<DynamicOutput>, RunError> {
         let begun = Instant::now();
         let shared = Arc::clone(&self.shared);
         let Shared { model, arena } = &*shared;
@@ -207,7 +212,6 @@ impl Serving {
         let addresses = copied.as_ref().unwrap_or(&slots);
         timing.bind_ns = nanos(begun.elapsed());
         let mut dynamic = Vec::new();
-        let mut is_paused = false;
         let start = match &mut self.iterated {
             None => {
                 // SAFETY: the parent has leased these rows to this run, and the arena outlives the session, as the private rows do.
@@ -218,15 +222,11 @@ impl Serving {
             }
             Some(iterated) => {
                 // SAFETY: the parent has leased these rows to this run.
-                let rounds = unsafe { Rounds::of(model, arena, run) }
-                    .map_err(|e| RunError::of_model(e.to_string()))?;
-                // SAFETY: as above.
-                let end =
-                    unsafe { iterated.run(&mut self.bound, model, addresses, rounds.before(), timing)? };
+                let rounds = unsafe { iterated.run(&mut self.bound, model, addresses, run.rows, timing)? };
                 let start = Instant::now();
-                // SAFETY: the parent has leased these rows to this run.
-                unsafe { rounds.say(&end.rounds) };
-                is_paused = end.is_paused;
+                // SAFETY: as above.
+                unsafe { say_rounds(model, arena, run, &rounds) }
+                    .map_err(|e| RunError::of_model(e.to_string()))?;
                 start
             }
         };
@@ -236,11 +236,11 @@ impl Serving {
         }
         timing.copy_out_ns = timing.copy_out_ns.saturating_add(nanos(start.elapsed()));
         let alone = model.batch.or(self.padded_to).unwrap_or(1);
-        let (took, is_leg) = (begun.elapsed(), self.iterated.is_some());
-        let ran = Ran { slots: &slots, dynamic: &dynamic, alone, rows, is_leg, took };
+        let (took, is_loop) = (begun.elapsed(), self.iterated.is_some());
+        let ran = Ran { slots: &slots, dynamic: &dynamic, alone, rows, is_loop, took };
         // SAFETY: as above.
         unsafe { self.alone.compare(&mut self.bound, model, &ran)? };
-        Ok(if is_paused { Answer::Paused } else { Answer::Done(dynamic) })
+        Ok(dynamic)
     }
 }
 

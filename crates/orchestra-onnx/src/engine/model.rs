@@ -58,8 +58,7 @@ impl Model {
     /// An input that takes pixels, and an output that gives the largest numbers, has another name in the session.
     pub fn check(session: &Session, layout: &BatchLayout, spec: &OnnxSpec) -> Result<Model, LoadError> {
         let iteration = spec.iteration.as_ref();
-        let [kept, said] = iteration.map_or([0, 0], |of| [usize::from(of.has_checkpoints()), 1]);
-        let behind = [kept + usize::from(spec.trim.is_some()), said];
+        let behind = [usize::from(spec.trim.is_some()), usize::from(iteration.is_some())];
         let layout_inputs = &layout.inputs[..layout.inputs.len().saturating_sub(behind[0])];
         let layout_outputs = &layout.outputs[..layout.outputs.len().saturating_sub(behind[1])];
         let mut session_inputs = specs(session.inputs(), "input")?;

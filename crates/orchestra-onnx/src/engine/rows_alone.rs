@@ -52,8 +52,8 @@ pub struct Ran<'a> {
     pub alone: usize,
     /// Rows that the batch itself ran with.
     pub rows: usize,
-    /// It was a leg of a loop, and the outputs are those of its last round.
-    pub is_leg: bool,
+    /// It was a loop, and the outputs are those of its last round.
+    pub is_loop: bool,
     pub took: Duration,
 }
 
@@ -100,7 +100,7 @@ impl RowsAlone {
             return Ok(());
         }
         let start = Instant::now();
-        let found = match ran.is_leg {
+        let found = match ran.is_loop {
             // SAFETY: as above.
             false => unsafe { self.find(bound, model, ran, &first) },
             // SAFETY: as above.
@@ -111,7 +111,7 @@ impl RowsAlone {
         found
     }
 
-    /// Runs one round of the batch as the leg began with it, and compares that.
+    /// Runs the first round of the batch again, and compares that.
     ///
     /// # Safety
     /// As for [`RowsAlone::compare`].

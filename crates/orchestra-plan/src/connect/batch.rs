@@ -67,8 +67,7 @@ impl<'a> Wiring<'a, '_> {
             iterated.resolve(draft, self.cx)
         });
         let iteration = iteration.transpose()?;
-        if let Some(iteration) = &iteration {
-            tensors.extend(iteration.rounds_input());
+        if iteration.is_some() {
             outputs.push(Iteration::rounds_output());
         }
         if let Some((_, placed)) = trim {

@@ -29,8 +29,7 @@ impl IteratedModel<'_> {
         self.check_model(cx)?;
         let feed = self.feed(draft, cx);
         let until = draft.until.as_ref().map(|until| self.until(until, cx)).transpose()?;
-        let IterationDraft { rounds, checkpoint, .. } = *draft;
-        Ok(Iteration { rounds, feed: feed?, until, checkpoint })
+        Ok(Iteration { rounds: draft.rounds, feed: feed?, until })
     }
 
     fn name(&self) -> &str {

@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use orchestra_core::batching::{BatchPolicy, Decision};
 use orchestra_core::ledger::{Assignment, FailedRow, Ledger, Rows};
-use orchestra_core::{DeviceId, Failure, Iteration, SlotId, StageId, WorkerId};
+use orchestra_core::{DeviceId, Failure, SlotId, StageId, WorkerId};
 use orchestra_worker::frames::Run;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::batch::batches_in_flight::BatchesInFlight;
-use crate::batch::checkpoint;
 use crate::batch::completion::Completion;
 use crate::batch::open_outputs::OpenRoom;
 use crate::batch::output_slots::OutputSlots;
@@ -39,7 +38,6 @@ pub struct BatcherState {
     pipeline_name: String,
     policy: BatchPolicy,
     /// Of a stage that runs its model on its own outputs.
-    iteration: Option<Iteration>,
     /// How many values of each row go with its batch.
     values: usize,
     ledger: Ledger,
@@ -92,7 +90,6 @@ impl Actor for Batcher {
                 state.args.completion.serving();
             }
             BatcherMsg::Done { worker, batch, dynamic, ran } => state.done(worker, batch, dynamic, ran),
-            BatcherMsg::Paused { worker, batch, ran } => state.paused(worker, batch, ran),
             BatcherMsg::Fault { worker, batch, kind, error, ran } => {
                 state.fault(worker, batch, kind, error, ran);
             }
@@ -127,7 +124,6 @@ impl BatcherState {
             name: stage.name.clone(),
             pipeline_name: plan.pipelines[stage.pipeline.index()].name.clone(),
             policy,
-            iteration: batch.iteration.clone(),
             values: batch.values.len(),
             ledger,
             pool: None,
@@ -152,10 +148,6 @@ impl BatcherState {
         let rows = Rows { slot: slot.slot, first: 0, count: slot.tokens.len() };
         if slot.n_tokens(rows) == 0 {
             return; // Only holes: nothing to run, and dropping it frees the slot.
-        }
-        if let Some(iteration) = &self.iteration {
-            // SAFETY: the slot has just been filled, and no row of it was sent.
-            unsafe { checkpoint::begin(iteration, &slot) };
         }
         self.ledger.add(rows, slot.reason);
         self.slots.insert(slot.slot, SlotInUse { slot: Arc::new(slot), rows_left: rows.count });
@@ -255,10 +247,6 @@ impl BatcherState {
     }
 
     fn count_sent(&self, a: &Assignment) {
-        // A batch that goes on after a checkpoint was counted when it was sent first.
-        if a.resumes {
-            return;
-        }
         let (stats, items) = (&self.args.context.stats, self.n_tokens(a.rows));
         let stage = stats.stage(self.args.stage);
         stage.reason(a.reason).add(1);

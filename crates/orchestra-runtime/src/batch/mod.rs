@@ -2,7 +2,6 @@
 
 pub mod batcher;
 pub mod batches_in_flight;
-mod checkpoint;
 pub mod completion;
 mod list_outputs;
 pub mod open_outputs;

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::batching::{LeaveReason, OpenBatch};
 use orchestra_core::ledger::Rows;
 use orchestra_core::slot_claims::{Claim, Closed, Complete, NoneFree, SlotClaims};
@@ -303,24 +302,6 @@ impl Drop for RowLease<'_> {
 }
 
 impl FilledSlot {
-    /// Where its rows lie.
-    pub fn layout(&self) -> &BatchLayout {
-        self.pool.arena.layout()
-    }
-
-    /// A row of an input.
-    ///
-    /// # Safety
-    /// The row is with no worker, and there is no other reference to it for as long as the slice lives.
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "the batcher knows which rows of its slot are away, which the type system cannot see"
-    )]
-    pub unsafe fn input_row_mut(&self, input: usize, row: usize) -> &mut [u8] {
-        // SAFETY: the caller promises it; no row of a filled slot has a lease.
-        unsafe { self.pool.arena.input_row_mut(self.of.slot, input, row) }
-    }
-
     /// How many of these rows are no holes. For all of them, the usual case, they were counted when the slot was filled: the tokens lie in the
     /// caches of that core.
     pub fn n_tokens(&self, rows: Rows) -> usize {

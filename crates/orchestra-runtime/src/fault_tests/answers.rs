@@ -22,7 +22,6 @@ async fn an_answer_that_makes_no_sense_is_no_result_and_ends_its_worker() {
         RunFault::AnswersFor(Other::Earlier),
         RunFault::AnswersFor(Other::Next),
         RunFault::AnswersTwice,
-        RunFault::Pauses,
         RunFault::Garbage,
         RunFault::SecondHello,
     ];

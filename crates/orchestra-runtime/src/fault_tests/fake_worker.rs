@@ -345,11 +345,6 @@ impl Core {
                 let batch = self.other_batch(other).await;
                 voice.say(&done(batch, Vec::new())).await;
             }
-            RunFault::Pauses => {
-                tokio::time::sleep(takes).await;
-                let timing = RunTiming::default();
-                voice.say(&FromWorker::Paused { batch: run.batch, timing, rss_bytes: 0 }).await;
-            }
             RunFault::AnswersTwice => {
                 self.go_right(voice, run, takes).await;
                 voice.say(&done(run.batch, Vec::new())).await;

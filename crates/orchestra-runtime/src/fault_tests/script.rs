@@ -212,8 +212,6 @@ pub enum RunFault {
     /// The answer is for another batch.
     AnswersFor(Other),
     AnswersTwice,
-    /// It leaves a batch at a checkpoint, which has none.
-    Pauses,
     /// The answer is for the right batch, and its output is odd.
     AnswersOddly(Odd),
     /// Bytes that are no frame.

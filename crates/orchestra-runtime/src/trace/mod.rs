@@ -142,8 +142,6 @@ pub struct Ran {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BatchEnd {
     Done,
-    /// A loop has reached a checkpoint: its rows wait for the next leg, as this batch.
-    Paused(BatchId),
     /// The worker had no result for it.
     Fault {
         kind: RunErrorKind,

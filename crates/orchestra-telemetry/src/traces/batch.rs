@@ -15,7 +15,7 @@ use crate::names::{attribute, event, span};
 
 /// Batches in the trace of the run are drawn and matter, and those without a result; the others if an item that is traced was in them.
 pub(super) fn matters(batch: &BatchTrace) -> bool {
-    batch.number.number < BATCHES_IN_RUN || !matches!(batch.end, BatchEnd::Done | BatchEnd::Paused(_))
+    batch.number.number < BATCHES_IN_RUN || batch.end != BatchEnd::Done
 }
 
 pub(super) fn draw(batch: &BatchTrace, run: &RunFacts) {
@@ -50,9 +50,6 @@ pub(super) fn draw(batch: &BatchTrace, run: &RunFacts) {
 }
 
 fn what_followed(batch: &BatchTrace, span: &mut Span) {
-    if let BatchEnd::Paused(next) = &batch.end {
-        span.set(attribute::BATCH_NEXT, number(next.0));
-    }
     if let BatchEnd::Fault { then, .. } | BatchEnd::WorkerLost { then, .. } = &batch.end {
         let (name, attributes) = match then {
             Then::Requeued(next) => {
@@ -136,7 +133,6 @@ fn share_of(window: Duration, part: Duration, sum: Duration) -> Duration {
 pub(super) fn outcome(end: &BatchEnd) -> (&'static str, Option<(&'static str, String)>) {
     match end {
         BatchEnd::Done => ("done", None),
-        BatchEnd::Paused(_) => ("checkpoint", None),
         BatchEnd::Fault { kind, error, .. } => {
             let kind = match kind {
                 RunErrorKind::OutOfMemory => "out_of_memory",

@@ -11,7 +11,6 @@ use orchestra_core::{
 };
 use orchestra_worker::arena::{Arena, SharedMemory, WorkerArena};
 use orchestra_worker::codec::{FrameReader, FrameWriter, MAX_FRAME};
-use orchestra_worker::engine::Answer;
 use orchestra_worker::exit_codes::{EXIT_DEVICE, EXIT_LOAD_FAILED, EXIT_PROTOCOL};
 use orchestra_worker::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker};
 use orchestra_worker::output_region::OutputRegion;
@@ -54,8 +53,8 @@ impl Engine for Fake {
         self.load.clone()
     }
 
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
-        as_told(run, timing).map(Answer::Done)
+    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+        as_told(run, timing)
     }
 
     fn take_streams(&mut self) -> Vec<Box<dyn Stream>> {
@@ -65,11 +64,11 @@ impl Engine for Fake {
 }
 
 impl Stream for FakeStream {
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
+    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         if run.batch.0 >= MEET {
             self.0.wait();
         }
-        as_told(run, timing).map(Answer::Done)
+        as_told(run, timing)
     }
 }
 

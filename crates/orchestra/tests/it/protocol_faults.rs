@@ -1,4 +1,5 @@
-//! Workers that crash, hang, lie or never start: a run ends in bounded time, its account is exact, and what is open can be resumed.
+//! Workers that hang, lie or never start: a run ends in bounded time, its account is exact, and what is open can be resumed. Deaths at each point of the
+//! protocol are in `fault_tests/deaths.rs` of the runtime, kills of real processes in `tests/kills.rs`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -33,25 +34,6 @@ async fn one_worker_that_hangs_or_says_nothing_or_rubbish_costs_no_item() {
         restarts_of(2, fault).await;
     }
     assert_eq!(restarts_of(2, "stubborn").await, 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_dies_at_any_point_costs_no_item() {
-    for how in ["kill", "abort", "exit0"] {
-        // Before it has run a batch, in its first one, and in a later one. The only worker dies: no other one can have done the batch that it dies of.
-        let of_runs = ["unread", "run", "outputs", "half-answer", "answered"];
-        let of_runs = of_runs.iter().flat_map(|point| [1, 3].map(|n| format!("{point}:{n}")));
-        for point in ["start", "hello", "load", "loaded"].map(str::to_owned).into_iter().chain(of_runs) {
-            let fault = format!("{how}-at-{point}");
-            assert_eq!(restarts_of(1, &fault).await, 1, "`{fault}`");
-        }
-        // The end of one that is asked to end harms nothing. All of them are.
-        let fault = format!("{how}-at-hang-up");
-        let place = workplace(60, 2);
-        let outcome = place.run_with(hurried(place.faulty_workers(&[(FAULT, &fault)]))).await;
-        assert_eq!((outcome.exit_code, restarts(&outcome)), (0, 0), "`{fault}`: {:?}", outcome.problems);
-        all_copied(&place, 60, &fault);
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

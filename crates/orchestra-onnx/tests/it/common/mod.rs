@@ -17,7 +17,7 @@ use orchestra_testkit::worker_client::WorkerClient;
 use orchestra_worker::arena::{Arena, SharedMemory, WorkerArena};
 use orchestra_worker::frames::{DynamicOutput, FromWorker, Load, Run, RunTiming, ToWorker};
 use orchestra_worker::output_region::OutputRegion;
-use orchestra_worker::{Answer, Engine, LoadError, Loaded, RunError};
+use orchestra_worker::{Engine, LoadError, Loaded, RunError};
 
 /// ONNX Runtime's library, fetched once per user where the machine has none.
 pub fn library() -> PathBuf {
@@ -174,15 +174,7 @@ pub fn run(
     first: usize,
     rows: usize,
 ) -> Result<Vec<DynamicOutput>, RunError> {
-    engine.run(&run_of(1, slot, first, rows), &mut RunTiming::default()).map(outputs_of)
-}
-
-/// Outputs of dynamic shape of a batch that is done.
-pub fn outputs_of(answer: Answer) -> Vec<DynamicOutput> {
-    match answer {
-        Answer::Done(dynamic) => dynamic,
-        Answer::Paused => panic!("a checkpoint where there is no loop"),
-    }
+    engine.run(&run_of(1, slot, first, rows), &mut RunTiming::default())
 }
 
 /// What this process has mapped, touched or not.

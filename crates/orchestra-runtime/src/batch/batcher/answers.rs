@@ -1,17 +1,14 @@
-//! What the batcher does with what became of a batch: its end, a checkpoint, a fault, or the death of its worker.
+//! What the batcher does with what became of a batch: its end, a fault, or the death of its worker.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use orchestra_core::ledger::Aftermath;
-use orchestra_core::{BatchId, WorkerExit, WorkerId};
+use orchestra_core::{BatchId, WorkerId};
 use orchestra_worker::frames::{DynamicOutput, RunErrorKind, RunTiming};
 
 use super::BatcherState;
 use crate::batch::batches_in_flight::{self, BatchInFlight};
-use crate::batch::checkpoint;
 use crate::batch::output_slots::PendingOutputs;
-use crate::fleet::worker::WorkerOrder;
 use crate::messages::{CompletedBatch, WorkerEnd};
 use crate::trace::{BatchEnd, Ran};
 
@@ -44,38 +41,6 @@ impl BatcherState {
             self.completed =
                 Some(CompletedBatch { outputs, slot, rows: completed.rows, dynamic, open, trace });
         }
-        self.end_if_drained(worker);
-    }
-
-    /// The state that the worker has left becomes the inputs of the rows, which wait for their next leg.
-    pub(super) fn paused(&mut self, worker: WorkerId, batch: BatchId, ran: Ran) {
-        // An answer of a worker that was given up finds no flight: each dispatch has a number of its own.
-        let Some(mut flight) = self.in_flight.by_batch.remove(&batch) else { return };
-        let rows = flight.assignment.rows;
-        let outputs = flight.outputs.take().map(PendingOutputs::done);
-        let slot = self.slots.get(&rows.slot).map(|in_use| Arc::clone(&in_use.slot));
-        let kept = match (&self.iteration, slot, outputs) {
-            // SAFETY: the worker has answered for these rows, which were sent to no other, and the ledger still counts them as sent.
-            (Some(iteration), Some(slot), Some(outputs)) => unsafe {
-                checkpoint::keep(iteration, &slot, rows, &outputs)
-            },
-            _ => Err("a checkpoint of a stage that has none".to_owned()),
-        };
-        if let Err(what) = kept {
-            // The batch comes back with the death of its worker.
-            self.in_flight.by_batch.insert(batch, flight);
-            if let Some((orders, _)) = self.workers.get(&worker) {
-                orders.give(WorkerOrder::Kill(WorkerExit::Garbled(what)));
-            }
-            return;
-        }
-        let Some((next, device)) = self.ledger.paused(worker, batch) else { return };
-        tracing::debug!(
-            pipeline = %self.pipeline_name, stage = %self.name, %batch, %next, %worker, rows = rows.count,
-            device = %self.device_name(device), trace_id = flight.trace_id(), "batch reached a checkpoint"
-        );
-        self.in_flight.end(&flight, ran, BatchEnd::Paused(next), None);
-        self.note_ceiling(device);
         self.end_if_drained(worker);
     }
 

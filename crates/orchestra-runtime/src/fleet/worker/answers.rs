@@ -22,12 +22,6 @@ impl Life {
                     self.args.context.tell(|| WorkerEvent::BatchDone { worker, rows });
                 }
             }
-            FromWorker::Paused { batch, timing, rss_bytes } => {
-                if let Some((_, ran)) = self.answered(batch, timing, false)? {
-                    self.tell_batcher(BatcherMsg::Paused { worker, batch, ran });
-                    self.done(rss_bytes);
-                }
-            }
             FromWorker::Failed { batch, kind, error, timing } => {
                 let breaks = kind == RunErrorKind::Device;
                 if let Some((_, ran)) = self.answered(batch, timing, breaks)? {
