@@ -341,55 +341,6 @@ fn a_store_that_is_busy_is_asked_again_and_no_item_fails_for_it() {
 }
 
 #[test]
-fn items_of_a_page_are_done_while_the_next_one_is_long_in_coming_also_where_the_run_is_killed_then() {
-    const ITEMS: usize = 60;
-    const PAGE: usize = 20;
-    let read = |store: &Store| -> usize { (0..ITEMS).map(|n| store.n_asked(&format!("{n:08}.png"))).sum() };
-    for is_killed in [false, true] {
-        let (place, store) = in_store(ITEMS as u64, "");
-        store.list_by(PAGE);
-        store.show(1);
-        let mut variables = store.variables();
-        // No machine is so slow that a page comes later.
-        variables.push(("AWS_TIMEOUT", "1 hour"));
-        let start = || place.start_with(&variables);
-        let mut run = start();
-        for pages in 1..=2 {
-            let shown = pages * PAGE;
-            let is_worked_on = || place.n_results() == shown && store.n_asked(&page_at(shown)) == 1;
-            run.must_reach("the page is done", is_worked_on);
-            assert!(run.is_running());
-            assert_eq!(read(&store), shown, "nothing else is known of");
-            if pages == 1 {
-                store.show(shown + 1);
-            }
-        }
-        if is_killed {
-            run.kill_in(&place);
-            store.show(usize::MAX);
-            run = start();
-        } else {
-            store.show(usize::MAX);
-        }
-        let ended = run.wait();
-        ended.must_exit(0).must_say(&["60 done, 0 failed"]);
-        place.holds_exactly(ITEMS as u64);
-        // What counted when it was killed is not read again: the first page at least, since the results of the second were written behind it.
-        let items = &place.report()["items"];
-        let resumed = items["resumed"].as_u64().unwrap() as usize;
-        assert_eq!((&items["total"], &items["listed"]), (&ITEMS.into(), &ITEMS.into()));
-        let again = if is_killed { 2 * PAGE - resumed } else { 0 };
-        assert!(is_killed == (resumed >= PAGE), "{items}");
-        assert_eq!(read(&store), ITEMS + again);
-        let lists = if is_killed { 2 } else { 1 };
-        assert_eq!([PAGE, 2 * PAGE].map(|first| store.n_asked(&page_at(first))), [lists; 2]);
-        let verified = place.on_out("verify", &[]);
-        verified.must_exit(0).must_print(&["0 lost, 0 doubled"]);
-        place.nothing_is_left();
-    }
-}
-
-#[test]
 fn an_object_whose_store_does_not_say_whether_it_is_there_is_none_that_is_missing() {
     let (place, store) = in_store(3, "");
     place.edit("s3://bucket/*.png", "s3://bucket/00000001.png");

@@ -1,5 +1,5 @@
-//! A bucket `bucket` that the test speaks for: it lists and gives the files of a folder as S3 does, in pages, asks for no signature, fails and holds pages
-//! back as it is told, and counts what it was asked for. It judges nothing.
+//! A bucket `bucket` that the test speaks for: it lists and gives the files of a folder as S3 does, in pages, asks for no signature, fails
+//! as it is told, and counts what it was asked for. It judges nothing.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 /// Stands in what is signed and in what the store answers of it.
@@ -42,9 +42,6 @@ struct State {
     asked: Mutex<HashMap<String, usize>>,
     /// Objects of a page of the listing.
     page: AtomicUsize,
-    /// Of the listing, objects before this one are shown; a page that begins behind them waits.
-    shown: Mutex<usize>,
-    changed: Condvar,
 }
 
 pub struct Store {
@@ -65,8 +62,6 @@ impl Store {
             failing: Mutex::default(),
             asked: Mutex::default(),
             page: AtomicUsize::new(1000),
-            shown: Mutex::new(usize::MAX),
-            changed: Condvar::new(),
         });
         let served = Arc::clone(&state);
         thread::spawn(move || {
@@ -118,18 +113,11 @@ impl Store {
     pub fn list_by(&self, n: usize) {
         self.state.page.store(n, Ordering::Relaxed);
     }
-
-    /// Holds back the pages that begin behind the first `n` objects, until it is called with more.
-    pub fn show(&self, n: usize) {
-        *self.state.shown.lock().unwrap() = n;
-        self.state.changed.notify_all();
-    }
 }
 
 impl Drop for Store {
     fn drop(&mut self) {
         self.state.is_over.store(true, Ordering::Relaxed);
-        self.show(usize::MAX);
         drop(TcpStream::connect(("127.0.0.1", self.state.port)));
     }
 }
@@ -184,8 +172,6 @@ impl State {
             None => {}
         }
         if let Some(first) = first.flatten() {
-            let shown = self.shown.lock().unwrap();
-            drop(self.changed.wait_while(shown, |shown| first >= *shown).unwrap());
             return answer(stream, "200 OK", self.listing(first).as_bytes(), is_head);
         }
         let Ok(bytes) = fs::read(self.folder.join(key)) else {

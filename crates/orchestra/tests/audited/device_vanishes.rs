@@ -1,16 +1,15 @@
-//! A GPU falls off the bus in the middle of a run, as its driver tells: its workers, which hang, are given up at once, its work moves, and no
-//! item is lost. Pipelines that share a GPU have it divided among them. And workers are kept on the cores that the plan names. There is no GPU
-//! here: a probe stands in for the driver, and workers that copy for CUDA.
+//! What a driver tells of a GPU is seen while a run goes on, its loss ends workers that hang, and workers and loaders are kept on the cores that the plan
+//! names. There is no GPU here: a probe stands in for the driver, and workers that copy for CUDA. That the work of a lost GPU moves,
+//! `fault_tests/devices.rs` and `measuring.rs` of the runtime show.
 
 use std::fs;
-use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{Workplace, all_copied, audited, copying, hurried, until};
 use orchestra::{
-    DeviceId, DeviceKind, FakeProbe, Gpu, Launched, Launcher, Library, Machine, Plan, PlanOptions,
-    ProcessLauncher, RenderStyle, RunOptions, RunOutcome, StartOptions, WorkerEvent, WorkerMemory,
+    DeviceId, FakeProbe, Gpu, Launcher, Library, Machine, Plan, PlanOptions, RenderStyle, RunOptions,
+    RunOutcome, StartOptions, WorkerEvent,
 };
 use orchestra_testkit::faulty::FAULT;
 
@@ -27,11 +26,7 @@ fn gpu(n: usize) -> Gpu {
 
 /// So many GPUs with one worker each.
 fn workplace(n_gpus: usize) -> Workplace {
-    workplace_of(ITEMS, n_gpus)
-}
-
-fn workplace_of(items: u64, n_gpus: usize) -> Workplace {
-    let mut place = copying(items, 4, 1, "workers = 1");
+    let mut place = copying(ITEMS, 4, 1, "workers = 1");
     let names: Vec<String> = (0..n_gpus).map(|n| format!("cuda:{n}")).collect();
     place.set("use = [\"cpu\"]", &format!("use = {names:?}"));
     place
@@ -74,81 +69,6 @@ async fn run(place: &Workplace, plan: Plan, options: StartOptions) -> RunOutcome
     let run = place.prepare(Arc::new(plan)).unwrap().start(options).await.unwrap();
     place.watch(&run);
     crate::common::bounded("the run ends", run.wait()).await
-}
-
-/// Starts the workers of some GPUs in one way and all others in another.
-struct SomeGpus {
-    uuids: Vec<String>,
-    these: ProcessLauncher,
-    others: ProcessLauncher,
-}
-
-impl Launcher for SomeGpus {
-    fn launch(
-        &self,
-        device: &DeviceKind,
-        env: &[(&str, &str)],
-        memory: WorkerMemory<'_>,
-    ) -> io::Result<Launched> {
-        let is_one = self.uuids.iter().any(|uuid| *device == DeviceKind::Cuda { uuid: uuid.clone() });
-        if is_one { &self.these } else { &self.others }.launch(device, env, memory)
-    }
-}
-
-/// Workers of the first `n` GPUs hang in their third batch, and each of these GPUs is lost once it has done one.
-fn losing(place: &Workplace, probe: &FakeProbe, n: usize) -> StartOptions {
-    let uuids: Vec<String> = (0..n).map(uuid).collect();
-    let (these, others) =
-        (place.faulty_workers(&[(FAULT, "hang-on-batch:3")]), place.faulty_workers(&[(FAULT, "none")]));
-    let mut options = options(SomeGpus { uuids: uuids.clone(), these, others }, probe);
-    let (probe, of_workers) = (probe.clone(), Mutex::new(Vec::new()));
-    options.events = Some(Arc::new(move |event| match event {
-        WorkerEvent::Started { worker, device, .. } => of_workers.lock().unwrap().push((*worker, *device)),
-        WorkerEvent::BatchDone { worker, .. } => {
-            let device = of_workers.lock().unwrap().iter().find(|(w, _)| w == worker).map(|(_, d)| d.index());
-            let lost = device.and_then(|device| uuids.get(device));
-            lost.into_iter().for_each(|uuid| probe.lose(uuid));
-        }
-        _ => {}
-    }));
-    options
-}
-
-#[test]
-fn a_gpu_that_vanishes_in_the_middle_costs_no_item_and_its_work_moves() {
-    audited(async {
-        for n_gpus in [2, 8] {
-            let mut was_lost = false;
-            // Where the first worker is late, the others do everything before it has hung.
-            for items in [ITEMS, 4 * ITEMS, 16 * ITEMS, 64 * ITEMS] {
-                let place = workplace_of(items, n_gpus);
-                let probe = FakeProbe::new((0..n_gpus).map(gpu).collect());
-                let outcome = run(&place, plan(&place, &machine(n_gpus)), losing(&place, &probe, 1)).await;
-                Workplace::must_end_with(&outcome, 0);
-                all_copied(&place, items, "one is lost");
-                was_lost = outcome.report.devices[0].lost.is_some();
-                if was_lost {
-                    only_the_first_is_lost(&outcome);
-                    break;
-                }
-                // A run that ends has no worker that hangs.
-                assert!(outcome.report.devices[0].batches <= 2, "{:?}", outcome.report.devices);
-            }
-            assert!(was_lost, "no GPU was lost in time");
-        }
-    });
-}
-
-fn only_the_first_is_lost(outcome: &RunOutcome) {
-    let devices = &outcome.report.devices;
-    let why = devices[0].lost.clone().unwrap();
-    assert!(why.contains("the GPU `GPU-0` is lost"), "{why}");
-    assert!(devices[0].starts == 1 && (1..=2).contains(&devices[0].batches), "{devices:?}");
-    for other in &devices[1..] {
-        assert_eq!((other.lost.clone(), other.starts), (None, 1), "{devices:?}");
-        assert_eq!(other.usage.memory_used_max, Some(4 << 30), "{devices:?}");
-        assert_eq!(other.usage.utilization_mean, Some(0.5));
-    }
 }
 
 /// The cores on which a process may run, as the kernel writes them.

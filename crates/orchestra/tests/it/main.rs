@@ -14,5 +14,4 @@ mod protocol_faults;
 mod rebuild;
 mod recycling;
 mod reduce;
-mod stuck_item;
 mod tracing;
