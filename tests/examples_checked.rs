@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -14,16 +15,19 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 /// Those that are run here.
-const HERE: [&str; 10] = [
+const HERE: [&str; 13] = [
     "chunk-mean",
     "digits",
     "embeddings",
     "ensemble",
+    "faces",
+    "files",
     "hundred-commands",
     "hundred-tasks",
     "pages",
     "post-sum",
     "refine",
+    "search",
     "vector-add",
 ];
 /// Those whose check another test runs.
@@ -34,6 +38,8 @@ const ELSEWHERE: [(&str, &str); 5] = [
     ("read-text", "read_text.rs"),
     ("train-many", "late.rs"),
 ];
+/// Those with stages in Python, which are compared with what packages say.
+const IN_PYTHON: [&str; 3] = ["faces", "files", "search"];
 /// Those that `scripts/examples_reference.py` knows.
 const OF_PICTURES: [&str; 4] = ["digits", "embeddings", "ensemble", "pages"];
 
@@ -50,6 +56,7 @@ fn accepts(program: &mut Command) {
 fn python_for(example: &str) -> Option<String> {
     match example {
         "embeddings" => python_env("pyarrow"),
+        _ if IN_PYTHON.contains(&example) => python_env("reference"),
         "vector-add" => python().map(str::to_owned),
         _ => Some("python3".to_owned()),
     }
@@ -66,6 +73,24 @@ fn copy_examples(place: &Workplace) -> PathBuf {
         accepts(Command::new(python).arg(examples.join("vector-add/data.py")));
     }
     examples
+}
+
+/// Makes what an example in Python works on, as its page says; `false`: it was skipped.
+#[track_caller]
+fn prepare(name: &str, folder: &Path, place: &Workplace) -> bool {
+    if !IN_PYTHON.contains(&name) {
+        return true;
+    }
+    let Some(python) = python_for(name) else { return false };
+    symlink(Path::new(&python).ancestors().nth(2).unwrap(), folder.join(".venv")).unwrap();
+    if folder.join("data.py").exists() {
+        accepts(Command::new(&python).arg(folder.join("data.py")));
+    }
+    if name == "search" {
+        let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+        place.command(&["run", &path("index.toml"), "--output", &path("index")]).must_exit(0);
+    }
+    true
 }
 
 /// The example's own check; `false`: it was skipped.
@@ -94,6 +119,9 @@ fn every_example_gives_what_its_check_accepts_and_what_another_runtime_computes(
         let folder = examples.join(name);
         let (file, out) = (folder.join("workflow.toml"), place.path(&format!("out-{name}")));
         let arguments = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
+        if !prepare(name, &folder, &place) {
+            continue;
+        }
         place.command(&arguments).must_exit(0);
         if name == "digits" {
             account_adds_up(&serde_json::from_slice(&fs::read(out.join("run.json")).unwrap()).unwrap());
@@ -121,6 +149,9 @@ fn every_example_gives_that_while_its_processes_are_killed_and_the_run_itself() 
         let folder = examples.join(name);
         let (file, out) = (folder.join("workflow.toml"), place.path(&format!("out-{name}")));
         let arguments = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
+        if !prepare(name, &folder, &place) {
+            continue;
+        }
         let journal = || fs::metadata(out.join(".orchestra/journal")).map_or(0, |journal| journal.len());
         // Before there is anything, when the run has a process, and whenever more is done than at the kill before.
         let (mut deaths, mut done) = (0, 0);
@@ -141,7 +172,13 @@ fn every_example_gives_that_while_its_processes_are_killed_and_the_run_itself() 
             done = journal();
             place.no_process_is_left();
         }
-        let run = place.start_command(&arguments);
+        let log = || fs::metadata(out.join("logs/run.log")).map_or(0, |log| log.len());
+        let planned = log();
+        let mut run = place.start_command(&arguments);
+        // A start whose scripts are killed while they are asked what they take has no plan.
+        if IN_PYTHON.contains(&name) {
+            run.until("the plan is there", || log() > planned);
+        }
         let storm = strike_any(run.pid(), Duration::from_millis(50), Fault::Kill);
         let ended = run.wait();
         let killed = storm.stop().len();

@@ -1,0 +1,71 @@
+"""Draws the pictures of this example: `pictures/`, 40 gray PNG files of 128 x 96 pixels with up to 4 faces and up to 3 blank discs each, and
+`truth.json`, where the faces are.
+
+    python data.py [--pictures N] [--out DIR] [--seed N]
+
+It needs Python 3.8 and nothing else.
+"""
+
+import argparse
+import json
+import random
+import struct
+import zlib
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+WIDTH, HEIGHT, SIDE = 128, 96, 24
+PAPER, SKIN, INK = 90, 190, 50
+
+
+def what(x, y):
+    """As models/make_small.py: 0 outside, 1 skin, 2 an eye or the mouth."""
+    far = lambda left, top: ((x - left) ** 2 + (y - top) ** 2) ** 0.5
+    if far(11.5, 11.5) > 11:
+        return 0
+    return 2 if min(far(7.5, 9), far(15.5, 9)) <= 2 or (7 <= x <= 16 and 15 <= y <= 17) else 1
+
+
+def drawn(chance):
+    """The pixels of a picture, and the left and top of each face."""
+    light = chance.uniform(0.8, 1.2)
+    pixels = [[PAPER * light] * WIDTH for _ in range(HEIGHT)]
+    taken, faces = [], []
+    for is_face in [True] * chance.randint(0, 4) + [False] * chance.randint(0, 3):
+        left, top = chance.randint(0, WIDTH - SIDE), chance.randint(0, HEIGHT - SIDE)
+        if any(abs(left - x) < SIDE and abs(top - y) < SIDE for x, y in taken):
+            continue
+        taken.append((left, top))
+        if is_face:
+            faces.append((left, top))
+        for y in range(SIDE):
+            for x in range(SIDE):
+                if what(x, y):
+                    pixels[top + y][left + x] = (INK if is_face and what(x, y) == 2 else SKIN) * light
+    noisy = [[min(255, max(0, round(value + chance.gauss(0, 12)))) for value in row] for row in pixels]
+    return noisy, sorted(faces)
+
+
+def png(rows):
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    header = struct.pack(">IIBBBBB", len(rows[0]), len(rows), 8, 0, 0, 0, 0)
+    data = zlib.compress(b"".join(b"\0" + bytes(row) for row in rows))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Draw the pictures of the faces example.")
+    parser.add_argument("--pictures", type=int, default=40)
+    parser.add_argument("--out", type=Path, default=HERE, help="where `pictures` and `truth.json` go (default: beside this script)")
+    parser.add_argument("--seed", type=int, default=24)
+    asked = parser.parse_args()
+    chance, truth = random.Random(asked.seed), {}
+    (asked.out / "pictures").mkdir(parents=True, exist_ok=True)
+    for number in range(asked.pictures):
+        rows, truth[f"{number:04}.png"] = drawn(chance)
+        (asked.out / "pictures" / f"{number:04}.png").write_bytes(png(rows))
+    (asked.out / "truth.json").write_text(json.dumps(truth))
+    print(f"{asked.pictures} pictures with {sum(map(len, truth.values()))} faces in {asked.out}")
+
+
+main()
