@@ -1,6 +1,8 @@
 //! The pages of docs/reference are what the declarations of tables and kinds say. Run with `UPDATE_REFERENCE=1` to write them anew.
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+mod feeds;
+
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -70,6 +72,17 @@ fn the_pages_of_the_kinds_are_what_the_kinds_declare() {
         must_be(&folder.join(format!("{what}s.md")), &page(what, common, &entries));
     }
     must_be(&folder.join("workflow.md"), &workflow_page());
+}
+
+#[test]
+fn the_page_of_columns_is_what_the_planner_accepts() {
+    // Without it the sink has no types.
+    if cfg!(feature = "parquet") {
+        must_be(
+            &Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/columns.md"),
+            &feeds::page(),
+        );
+    }
 }
 
 /// The page of the tables that are no kinds. What stands between them is in the template.
