@@ -5,12 +5,12 @@ use std::fs;
 use crate::common::Workplace;
 use serde_json::Value;
 
-/// A TIFF with a gray page of this value each, all of another size.
+/// A TIFF with a gray page of this value each, neighbours of another size.
 pub fn tiff(pages: &[u8]) -> Vec<u8> {
     let mut bytes = b"II*\0".to_vec();
     let mut link = bytes.len();
     bytes.extend([0; 4]);
-    for (n, gray) in (2_u32..).zip(pages) {
+    for (n, gray) in (2_u32..40).cycle().zip(pages) {
         let strip = bytes.len() as u32;
         bytes.extend(vec![*gray; (n * n) as usize]);
         if bytes.len() % 2 == 1 {
@@ -95,6 +95,16 @@ fn each_page_is_a_part_with_its_number_and_its_own_pixels() {
     let of = |line: &Value| line["result"].as_array().unwrap().iter().map(|row| row["n"].as_u64()).collect();
     let found: Vec<Vec<_>> = numbers.iter().map(of).collect();
     assert_eq!(found, [vec![Some(1), Some(2), Some(3)], vec![Some(1)]]);
+}
+
+/// The directories are read once: once for each page they took longer than an item may.
+#[test]
+fn a_file_of_ten_thousand_pages_is_read_within_the_time_of_an_item() {
+    let place = Workplace::new();
+    fs::write(place.path("a.tif"), tiff(&vec![9; 10_000])).unwrap();
+    place.write(EACH);
+    place.run(&[]).must_exit(0);
+    assert_eq!(lines(&place, "numbers.jsonl")[0]["result"].as_array().unwrap().len(), 10_000);
 }
 
 #[test]

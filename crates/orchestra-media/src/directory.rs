@@ -26,6 +26,8 @@ pub(crate) struct Directories<'a> {
 #[derive(Debug)]
 pub(crate) struct Directory<'a> {
     file: Directories<'a>,
+    /// Where it is.
+    pub(crate) at: u64,
     entries: Vec<Entry>,
     /// The byte behind its last one.
     end: usize,
@@ -138,7 +140,7 @@ impl<'a> Directories<'a> {
         if found.is_empty() { Err(cut()) } else { Ok(found) }
     }
 
-    fn directory(self, at: u64) -> Option<Directory<'a>> {
+    pub(crate) fn directory(self, at: u64) -> Option<Directory<'a>> {
         let (n_bytes, entry, wide) = if self.is_wide { (8, 20, 8) } else { (2, 12, 4) };
         let begin = usize::try_from(at).ok()?;
         let n = usize::try_from(self.number(begin, n_bytes)?).ok()?;
@@ -160,7 +162,7 @@ impl<'a> Directories<'a> {
             Some(found)
         });
         let entries = entries.collect::<Option<_>>()?;
-        Some(Directory { file: self, entries, end: end.saturating_add(wide), next })
+        Some(Directory { file: self, at, entries, end: end.saturating_add(wide), next })
     }
 
     fn number(self, at: usize, length: usize) -> Option<u64> {

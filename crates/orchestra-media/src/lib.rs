@@ -51,6 +51,7 @@ mod jpeg_markers;
 mod kernels;
 mod lowering;
 mod orientation;
+mod pages;
 mod picture;
 mod pixel_rect;
 mod png;
@@ -71,6 +72,7 @@ pub const DECODERS: &str = "libjpeg-turbo-rs 0.9.0, png 0.18.1, tiff 0.11.3, ima
 pub use error::MediaError;
 pub use format::Format;
 pub use geometry::placement;
+pub use pages::Pages;
 pub use picture::PictureSize;
 pub use pixel_rect::PixelRect;
 pub use preparer::Preparer;

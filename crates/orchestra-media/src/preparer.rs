@@ -4,12 +4,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use orchestra_core::ImageSpec;
 
-use crate::directory::Directories;
 use crate::error::MediaError;
 use crate::flatten::Flattened;
 use crate::format::Format;
 use crate::geometry::fitted_part;
 use crate::lowering::Lowered;
+use crate::pages::Pages;
 use crate::picture::{PictureInfo, PictureSize};
 use crate::raster;
 use crate::resample::Resampler;
@@ -77,14 +77,15 @@ impl Preparer {
         max_pixels: u64,
         specs: &[&ImageSpec],
     ) -> Result<PictureSize, MediaError> {
-        self.decode_page(bytes, 0, max_pixels, specs)
+        self.picture = None;
+        self.decode_page(bytes, (&Pages::of(bytes)?, 0), max_pixels, specs)
     }
 
-    /// As `decode_for`, of a page of the file, from 0: those of a TIFF count, all other files have one.
+    /// As `decode_for`, of a page of the file, from 0.
     pub fn decode_page(
         &mut self,
         bytes: &[u8],
-        page: usize,
+        page: (&Pages, usize),
         max_pixels: u64,
         specs: &[&ImageSpec],
     ) -> Result<PictureSize, MediaError> {
@@ -107,14 +108,6 @@ impl Preparer {
                 self.pixels = Vec::new();
                 Err(MediaError::from_panic(format))
             }
-        }
-    }
-
-    /// How many pages a file has, each a picture: of a TIFF those that are no smaller copies or masks of others, of any other format one.
-    pub fn n_pages(bytes: &[u8]) -> Result<usize, MediaError> {
-        match (Format::of(bytes).ok_or_else(|| MediaError::no_picture(bytes))?, Directories::of(bytes)) {
-            (Format::Tiff, Some(directories)) => Ok(directories.pages()?.len()),
-            _ => Ok(1),
         }
     }
 

@@ -13,6 +13,7 @@ use crate::error::MediaError;
 use crate::format::Format;
 use crate::jpeg;
 use crate::lowering::Lowered;
+use crate::pages::Pages;
 use crate::picture::{PictureInfo, PixelKind, Reduction, check_size, most_memory, room_for};
 use crate::png;
 use crate::samples::{drop_opaque_alpha, gray_to_colour};
@@ -29,7 +30,7 @@ struct Job<'a> {
 /// a PNG or TIFF that takes more than `whole_bytes` into a picture of fewer lines. All others are decoded in full.
 pub(crate) fn decode(
     format: Format,
-    (bytes, page): (&[u8], usize),
+    (bytes, page): (&[u8], (&Pages, usize)),
     max_pixels: u64,
     (specs, whole_bytes): (&[&ImageSpec], usize),
     pixels: &mut Vec<u8>,

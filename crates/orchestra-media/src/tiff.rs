@@ -8,13 +8,13 @@ use orchestra_core::ImageSpec;
 use tiff::TiffError;
 use tiff::decoder::{Decoder, Limits};
 
-use crate::containers::n_behind;
 use crate::directory::Directories;
 use crate::error::MediaError;
 use crate::format::Format;
 use crate::jpeg;
 use crate::lowering::Lowered;
 use crate::orientation::Orientation;
+use crate::pages::Pages;
 use crate::picture::{PictureInfo, PixelKind, check_size, most_memory, room_for};
 use crate::samples::drop_opaque_alpha;
 
@@ -32,7 +32,7 @@ const XMP: u16 = 700;
 /// `whole_bytes`.
 pub(crate) fn decode(
     bytes: &[u8],
-    page: usize,
+    (pages, page): (&Pages, usize),
     max_pixels: u64,
     (specs, whole_bytes): (&[&ImageSpec], usize),
     pixels: &mut Vec<u8>,
@@ -40,20 +40,19 @@ pub(crate) fn decode(
     let Some(directories) = Directories::of(bytes) else {
         return Err(MediaError::Broken { format: FORMAT, reason: "its header is none".to_owned() });
     };
-    let pages = directories.pages()?;
-    let directory = pages.get(page).ok_or_else(|| MediaError::Broken {
+    let directory = pages.at.get(page).and_then(|at| directories.directory(*at));
+    let directory = &directory.ok_or_else(|| MediaError::Broken {
         format: FORMAT,
-        reason: format!("it has {} pages, page {} is wanted", pages.len(), page + 1),
+        reason: format!("it has {} pages, page {} is wanted", pages.count(), page + 1),
     })?;
     directory.check_claims()?;
     let layout = PageLayout::of(directory)?;
     let (width, height) = (layout.width, layout.height);
     check_size(FORMAT, width, height, max_pixels)?;
-    layout.check_stack(directory, bytes.len(), pages.len() - page)?;
-    let n_pages = u32::try_from(pages.len()).unwrap_or(u32::MAX);
-    let n_pictures = n_pages.saturating_add(n_behind(bytes, directories.end()));
+    layout.check_stack(directory, bytes.len(), pages.count() - page)?;
     let turn = Orientation::of(directory).or_else(|| Orientation::in_xmp(directory.bytes(XMP)?));
-    let info = PictureInfo::full(width, height, layout.kind(), turn.unwrap_or_default()).one_of(n_pictures);
+    let info =
+        PictureInfo::full(width, height, layout.kind(), turn.unwrap_or_default()).one_of(pages.n_pictures);
     let mut bands = Bands::new((bytes, directories), &layout, max_pixels)?;
     let line = layout.packed_bytes(width as usize, layout.samples);
     let length = line.saturating_mul(height as usize);

@@ -1,16 +1,18 @@
 //! A picture as the bytes of its file: decoded when the first stage asks for its pixels, and once for all of them. Reads nothing.
 
-use std::cell::{Cell, RefCell, RefMut};
+use std::cell::{Cell, OnceCell, RefCell, RefMut};
 
 use orchestra_core::data::{Picture, Pixels, Refusal};
 use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, LeftOut, ResizeFilter};
-use orchestra_media::{Format, MediaError, PictureSize, Preparer};
+use orchestra_media::{Format, MediaError, Pages, PictureSize, Preparer};
 
 /// The picture of the item at hand.
 pub struct UndecodedPicture {
     max_pixels: u64,
     bytes: Vec<u8>,
     decoder: RefCell<Decoder>,
+    /// Where its pictures are, once that was asked: a file of many pages is looked through once.
+    pages: OnceCell<Pages>,
     /// How many of its pictures become items or parts: the first, or all pages where a stage takes them.
     n_taken: Cell<usize>,
 }
@@ -33,12 +35,19 @@ impl UndecodedPicture {
     /// None yet. A picture of more than `max_pixels` is refused.
     pub fn new(max_pixels: u64) -> Self {
         let decoder = Decoder { preparer: Preparer::new(), page: 0, size: None, pixels: Vec::new() };
-        Self { max_pixels, bytes: Vec::new(), decoder: RefCell::new(decoder), n_taken: Cell::new(1) }
+        Self {
+            max_pixels,
+            bytes: Vec::new(),
+            decoder: RefCell::new(decoder),
+            pages: OnceCell::new(),
+            n_taken: Cell::new(1),
+        }
     }
 
     /// The bytes of the file, to be written anew.
     pub fn bytes_mut(&mut self) -> &mut Vec<u8> {
         self.decoder.get_mut().size = None;
+        self.pages.take();
         self.n_taken.set(1);
         &mut self.bytes
     }
@@ -55,6 +64,13 @@ impl UndecodedPicture {
         (others > 0).then_some((what, others))
     }
 
+    fn pages(&self) -> Result<&Pages, MediaError> {
+        match self.pages.get() {
+            Some(pages) => Ok(pages),
+            None => Pages::of(&self.bytes).map(|pages| self.pages.get_or_init(|| pages)),
+        }
+    }
+
     fn first(&self) -> Page<'_> {
         Page { file: self, number: 0 }
     }
@@ -68,7 +84,9 @@ impl Page<'_> {
         if decoder.size.is_none() || decoder.page != self.number || !decoder.preparer.is_enough_for(row) {
             decoder.size = None;
             let specs: Vec<&ImageSpec> = row.into_iter().collect();
-            let decoded = decoder.preparer.decode_page(bytes, self.number, *max_pixels, &specs);
+            let decoded = self.file.pages().and_then(|pages| {
+                decoder.preparer.decode_page(bytes, (pages, self.number), *max_pixels, &specs)
+            });
             decoder.size = Some(decoded.map_err(|error| match (self.number, refusal(error)) {
                 (0, refusal) => refusal,
                 (page, Refusal { kind, error }) => {
@@ -99,7 +117,7 @@ impl Picture for UndecodedPicture {
     }
 
     fn n_pages(&self) -> Result<usize, Refusal> {
-        let n_pages = Preparer::n_pages(&self.bytes).map_err(refusal)?;
+        let n_pages = self.pages().map_err(refusal)?.count();
         self.n_taken.set(n_pages);
         Ok(n_pages)
     }
