@@ -142,6 +142,21 @@ fn whatever_became_of_the_files_of_a_run_is_told_by_name() {
 
 /// Parts are numbered, so that one that is missing, torn, or there twice shows.
 #[test]
+fn a_file_that_was_written_over_with_the_result_of_more_items_is_whole() {
+    let place = Workplace::of(
+        "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"*.jsonl\"]\ncolumns = { v = \"f64[2]\" }\n[stages.all]\nkind = \"reduce\"\nfrom = \"s.v\"\n\
+         op = \"concat\"\njoin = true\n[sinks.o]\nkind = \"npy\"\nfrom = \"all\"\n",
+    );
+    for n in 1..=3 {
+        fs::write(place.path(&format!("{n}.jsonl")), "{\"v\": [1, 2]}\n".repeat(40)).unwrap();
+        place.run(&[]).must_exit(0);
+        let array = fs::read(place.out().join("o/all.npy")).unwrap();
+        assert_eq!(array.len(), 128 + n * 40 * 16, "of all items");
+        place.command(&["verify", place.out().to_str().unwrap()]).must_exit(0);
+    }
+}
+
+#[test]
 fn whatever_became_of_part_files_is_told_by_name() {
     const ITEMS: u64 = 50;
     let kinds = ["tar", "parquet"];

@@ -417,8 +417,9 @@ fn parts_of(path: &Path) -> Option<(&str, &str)> {
     path.file_name()?.to_str()?.split_once("-*.")
 }
 
-/// The files that an index names, and their bytes. That a line is none was said by its reader.
-fn files_of(index: &[u8]) -> impl Iterator<Item = (String, u64)> {
+/// The files that an index names, and their bytes: of a file that was written over with the result of more items, those of its last line. That a
+/// line is none was said by its reader.
+fn files_of(index: &[u8]) -> BTreeMap<String, u64> {
     #[derive(Deserialize)]
     struct Line {
         file: String,
@@ -426,7 +427,7 @@ fn files_of(index: &[u8]) -> impl Iterator<Item = (String, u64)> {
     }
     let lines =
         index.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Line>(line).ok());
-    lines.map(|line| (line.file, line.bytes))
+    lines.map(|line| (line.file, line.bytes)).collect()
 }
 
 fn names_in(folder: &Path) -> impl Iterator<Item = String> {

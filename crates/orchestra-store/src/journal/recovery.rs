@@ -5,6 +5,7 @@
 //! of a file that was sealed lie in its part: where that is wrong, the journal ends before the first of them. A state holds the rows of all states
 //! before it, so only the last one is looked at.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -282,12 +283,19 @@ pub fn altered_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
             altered.push(name);
         }
     }
+    // The result of more items is written over that of fewer: what was written last counts.
+    let mut placed_wrong = BTreeSet::new();
     placed_files(folder, &journal, 0, |placed, path| {
-        if !placed.is_state() && (path.is_file() || !path.exists()) && !placed.is_there(folder)? {
-            altered.extend(path.strip_prefix(folder).map(Path::to_owned));
+        if placed.is_state() || (path.exists() && !path.is_file()) {
+            return Ok(());
+        }
+        match placed.is_there(folder)? {
+            true => _ = placed_wrong.remove(&path),
+            false => _ = placed_wrong.insert(path),
         }
         Ok::<(), io::Error>(())
     })?;
+    altered.extend(placed_wrong.iter().filter_map(|path| path.strip_prefix(folder).ok()).map(Path::to_owned));
     Ok(altered)
 }
 
