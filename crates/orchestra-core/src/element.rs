@@ -82,7 +82,7 @@ impl Element {
                 };
                 let rounded = match dtype {
                     DType::F32 => f64::from(number as f32),
-                    DType::F16 => f64::from(f16::from_f64(number)),
+                    DType::F16 => f64::from(nearest_f16(number)),
                     _ => number,
                 };
                 if rounded.is_infinite() && number.is_finite() {
@@ -96,7 +96,7 @@ impl Element {
                 }
                 match dtype {
                     DType::F32 => data.extend_from_slice(&(number as f32).to_ne_bytes()),
-                    DType::F16 => data.extend_from_slice(&f16::from_f64(number).to_ne_bytes()),
+                    DType::F16 => data.extend_from_slice(&nearest_f16(number).to_ne_bytes()),
                     _ => data.extend_from_slice(&number.to_ne_bytes()),
                 }
             }
@@ -196,6 +196,18 @@ impl TensorView<'_> {
     }
 }
 
+/// `half` goes by way of `f32` and so rounds twice. Here the first rounding is to the odd one of both neighbours, after which the second is right.
+fn nearest_f16(number: f64) -> f16 {
+    let near = number as f32;
+    let is_even = near.to_bits().is_multiple_of(2);
+    let odd = match f64::from(near).abs().partial_cmp(&number.abs()) {
+        Some(Ordering::Greater) if is_even && near.is_finite() => f32::from_bits(near.to_bits() - 1),
+        Some(Ordering::Less) if is_even => f32::from_bits(near.to_bits() + 1),
+        _ => near,
+    };
+    f16::from_f32(odd)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,5 +237,26 @@ mod tests {
             let error = element.append(dtype, &mut Vec::new()).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
         }
+    }
+
+    #[test]
+    fn a_double_becomes_the_nearest_half_and_not_that_of_a_float_between() {
+        let tie = 1.0 + 2_f64.powi(-11);
+        for (number, half) in [
+            (tie, 1.0),
+            (tie + 2_f64.powi(-40), 1.0 + 2_f64.powi(-10)),
+            (tie - 2_f64.powi(-40), 1.0),
+            (-tie - 2_f64.powi(-52), -1.0 - 2_f64.powi(-10)),
+            (tie + 2_f64.powi(-10) - 2_f64.powi(-45), 1.0 + 2_f64.powi(-10)),
+            (65_519.999_999_99, 65_504.0),
+            (2_f64.powi(-25), 0.0),
+            (2_f64.powi(-25) + 2_f64.powi(-60), 2_f64.powi(-24)),
+            (f64::MIN_POSITIVE, 0.0),
+        ] {
+            let mut data = Vec::new();
+            Element::Double(number).append(DType::F16, &mut data).unwrap();
+            assert_eq!(f16::from_ne_bytes([data[0], data[1]]), f16::from_f64(half), "{number:e}");
+        }
+        Element::Double(65_520.0).append(DType::F16, &mut Vec::new()).unwrap_err();
     }
 }

@@ -276,6 +276,14 @@ impl<'a> Parser<'a> {
         }
         let text = &rest[..end];
         let whole = text.parse().ok().map(Expression::Integer);
+        if whole.is_none() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(form(format!(
+                "`{}` is beyond integers of 64 bits, which end at {}; `{}.0` is a float",
+                word(text),
+                i64::MAX,
+                word(text)
+            )));
+        }
         let number = || text.parse().ok().filter(|number: &f64| number.is_finite()).map(Expression::Number);
         let Some(number) = whole.or_else(number) else {
             return Err(form(format!("`{}` is no number; a text stands in single quotes", word(text))));

@@ -203,6 +203,7 @@ fn what_is_no_tensor_is_refused_with_the_reason_and_so_is_a_value_that_has_no_pl
         ("f32(class) + 1", "as in f32(a + 1), not f32(a) + 1"),
         ("1 + f32(class)", "as in f32(a + 1), not f32(a) + 1"),
         ("[1] + 1", "as in f32(a + 1), not f32(a) + 1"),
+        ("9223372036854775808 - 1", "beyond integers of 64 bits, which end at 9223372036854775807"),
         ("[1, 2", "a list is not closed"),
         ("[1 2]", "expected `,` or `]`, found `2]`"),
         ("[]", "`]` stands where a value is expected"),
