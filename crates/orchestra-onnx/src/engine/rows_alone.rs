@@ -23,7 +23,7 @@ const AT_FIRST: Duration = Duration::from_millis(25);
 /// The first batch is compared whole, unless that takes longer: some models leave a row alone and change the next one.
 const FIRST_BATCH: Duration = Duration::from_millis(100);
 
-/// And this part of the time of batches after it, so that a long run is looked at to its end.
+/// Or this part of the time of batches, so that a long run is looked at to its end.
 const PART: u32 = 128;
 
 /// And this part, where items have infinities that came from elsewhere. Masks have them, too.
@@ -63,7 +63,7 @@ impl RowsAlone {
     }
 
     fn is_in_turn(&self) -> bool {
-        self.spent <= AT_FIRST + self.ran / PART
+        self.spent <= AT_FIRST.max(self.ran / PART)
     }
 
     /// Whether the batch that ran last is to be compared. What is no number is mostly what spreads from an item to others, so that is always looked at.

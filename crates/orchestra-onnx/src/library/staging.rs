@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::library::cache::{RECORD, Record, RecordedFile, digest_of};
+use crate::library::cache::{RECORD, Record, RecordedFile, checksum_of};
 use crate::library::error::LibraryError;
 
 /// A folder beside the final one, on the same disk; removed with all that is still in it when dropped. What a killed process leaves, the
@@ -68,8 +68,8 @@ impl Staging {
             let bytes = path.metadata().map_err(LibraryError::io("read", &path))?.len();
             fs::rename(&path, self.library.join(&name)).map_err(LibraryError::io("move", &path))?;
             let taken = self.library.join(&name);
-            let sha256 = digest_of(&taken).map_err(LibraryError::io("read", &taken))?;
-            files.push(RecordedFile { name, bytes, sha256: Some(sha256) });
+            let crc32 = checksum_of(&taken).map_err(LibraryError::io("read", &taken))?;
+            files.push(RecordedFile { name, bytes, crc32 });
         }
         Ok(files)
     }
