@@ -195,11 +195,12 @@ fn an_interrupted_run_leaves_its_messages_on_the_terminal_and_nothing_of_the_pro
 #[test]
 fn what_is_printed_of_names_and_words_of_files_steers_no_terminal() {
     let place = Workplace::with_pictures(3);
-    let name = "\u{1b}[2J\u{9b}1A\u{202e}bad.png";
+    let name = "\u{1b}[2J\u{9b}1A\u{202e}b\u{200b}a\u{2028}d.png";
     fs::write(place.images().join(name), "no picture").unwrap();
-    let (out, shown) = (place.out(), r"\u{1b}[2J\u{9b}1A\u{202e}bad.png");
+    let (out, shown) = (place.out(), r"\u{1b}[2J\u{9b}1A\u{202e}b\u{200b}a\u{2028}d.png");
     let quiet = |ended: &Ended| {
-        let steers = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        let steers =
+            |c: char| (c.is_control() && c != '\n') || ['\u{200b}', '\u{2028}', '\u{202e}'].contains(&c);
         assert!(!ended.stdout.contains(steers) && !ended.stderr.contains(steers), "{ended:?}");
     };
     let ended = place.run(&[]);

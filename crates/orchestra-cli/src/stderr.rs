@@ -4,8 +4,8 @@
 use std::io::Write as _;
 use std::sync::OnceLock;
 
-use orchestra::plan::visible;
 use orchestra::telemetry::logs::json_line;
+use orchestra_core::visible;
 use tracing::Level;
 
 /// Set where everything is to be said in JSON lines; then holds the id of the run, once it is known.

@@ -3,7 +3,7 @@
 use std::io::{self, Write as _};
 
 use anyhow::Context as _;
-use orchestra::plan::visible;
+use orchestra_core::visible;
 
 use crate::Failed;
 use crate::exit_code::ExitCode;

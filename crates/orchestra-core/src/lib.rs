@@ -47,6 +47,7 @@ pub mod slot_claims;
 mod sync;
 pub mod tasks;
 pub mod tensor;
+mod visible;
 pub mod worker_exit;
 pub mod worker_places;
 
@@ -69,4 +70,5 @@ pub use program::Program;
 pub use sandbox::{SandboxMode, SandboxRules};
 pub use session_tuning::{ConvSearch, Provider, SessionTuning, TensorRt};
 pub use tensor::{DType, Dim, MAX_RANK, TensorSpec};
+pub use visible::{steers, visible, visible_in_line};
 pub use worker_exit::WorkerExit;

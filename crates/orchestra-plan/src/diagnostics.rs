@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use orchestra_core::visible;
 use serde::Serialize;
 
 /// Stops the plan, or only deserves a look.
@@ -304,18 +305,6 @@ pub enum RenderStyle {
     Plain,
     /// With ANSI colours, for terminals.
     Coloured,
-}
-
-/// The text with its control characters spelled out, and those that turn the direction of what follows. A message quotes what a file says, and
-/// that must not steer a terminal.
-pub fn visible(text: &str) -> Cow<'_, str> {
-    let turns = |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let steers = |c: char| (c.is_control() && c != '\n') || turns(c);
-    if !text.contains(steers) {
-        return text.into();
-    }
-    let shown = |c: char| if steers(c) { c.escape_default().to_string() } else { c.to_string() };
-    text.chars().map(shown).collect::<String>().into()
 }
 
 /// An excerpt's text without the control characters that the renderer leaves in: those of two bytes. Every byte keeps its place.

@@ -1,6 +1,8 @@
 //! Text as pictures show it: one line, without control characters, not too long. It escapes for no format; `mermaid` does
 //! that.
 
+use orchestra_core::steers;
+
 use super::Node;
 
 /// Characters of a line beyond which its middle is left out.
@@ -46,10 +48,7 @@ pub(super) fn details(node: &Node) -> Vec<String> {
 fn shown(c: char) -> char {
     match c {
         '\t' | '\n' | '\r' => ' ',
-        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => {
-            '\u{fffd}'
-        }
-        c if c.is_control() || u32::from(c) & 0xfffe == 0xfffe => '\u{fffd}',
+        c if steers(c) || u32::from(c) & 0xfffe == 0xfffe => '\u{fffd}',
         c => c,
     }
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use orchestra_core::failure_causes::same_for_all;
+use orchestra_core::visible_in_line;
 use serde::Serializer as _;
 use serde_json::{Number, Value};
 use tracing::field::{Field, Visit};
@@ -127,7 +128,7 @@ impl LogLine {
 
     /// `2026-01-31T12:00:00.000000Z  WARN orchestra_runtime: worker died and is replaced device=cuda:0`, with its line end.
     pub(crate) fn for_file(&self, time: &str) -> String {
-        let message = escaped(&self.fields.message);
+        let message = visible_in_line(&self.fields.message);
         let mut out = format!("{time} {:>5} {}: {message}", self.level, self.target);
         for (name, value) in &self.fields.pairs {
             out += &format!(" {name}={}", readable(&text_of(value)));
@@ -173,7 +174,7 @@ impl LogLine {
             Level::DEBUG => ("debug", "\x1b[34m"),
             Level::TRACE => ("trace", "\x1b[2m"),
         };
-        let message = escaped(&self.fields.message);
+        let message = visible_in_line(&self.fields.message);
         let pairs =
             self.fields.pairs.iter().map(|(name, value)| format!("{name}={}", readable(&text_of(value))));
         let fields = pairs.collect::<Vec<_>>().join(", ");
@@ -191,31 +192,22 @@ pub(crate) enum Style {
     Color,
 }
 
-/// Text in which no control character is left, so that nothing in a file name can forge a line or steer a terminal.
-fn escaped(text: &str) -> Cow<'_, str> {
-    if !text.contains(steers) {
-        return text.into();
-    }
-    let escape = |c: char| if steers(c) { c.escape_default().to_string() } else { c.to_string() };
-    text.chars().map(escape).collect()
-}
-
-/// Control characters, and those that turn the direction of what follows: with them a line reads as another one.
-fn steers(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
 /// A field's value in a line for people: quoted where it would not end at the next space.
 fn readable(text: &str) -> Cow<'_, str> {
     let is_quoted = text.len() > 1 && text.starts_with('"') && text.ends_with('"');
     let needs_quotes =
         text.is_empty() || text.contains(|c: char| c.is_whitespace() || c.is_control() || c == '=');
-    if needs_quotes && !is_quoted { escaped(&format!("{text:?}")).into_owned().into() } else { escaped(text) }
+    if needs_quotes && !is_quoted {
+        visible_in_line(&format!("{text:?}")).into_owned().into()
+    } else {
+        visible_in_line(text)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use orchestra_core::steers;
+
     use super::*;
 
     fn line(message: &str, fields: &[(&'static str, &str)]) -> LogLine {
