@@ -6,6 +6,7 @@ use std::path::Path;
 use std::slice;
 
 use crc32fast::Hasher;
+use memchr::memchr;
 use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
 use orchestra_plan::ReadOptions;
@@ -67,6 +68,15 @@ impl Place {
             _ => Place::Field,
         }
     }
+
+    /// Where the byte behind this piece stands. Most pieces have no quote, and then their last byte says it.
+    fn behind(self, piece: &[u8], delimiter: u8) -> Self {
+        match memchr(b'"', piece) {
+            None if self == Place::Quotes => self,
+            None => piece.last().map_or(self, |last| Place::Field.after(*last, delimiter)),
+            Some(_) => piece.iter().fold(self, |place, byte| place.after(*byte, delimiter)),
+        }
+    }
 }
 
 /// Where in a record a quote opens that is never closed: it takes all that follows it in the file for a part of its record.
@@ -105,27 +115,30 @@ pub fn records<E: From<io::Error>>(
             at = MARK.len() as u64;
             span.at = at;
         }
-        // Where what is not in the checksum yet begins.
-        let mut open = 0;
-        for (place_in_block, byte) in bytes.iter().enumerate() {
-            at += 1;
-            is_blank &= byte.is_ascii_whitespace();
+        // What is not in the checksum yet.
+        let mut open = bytes;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (piece, behind) = rest.split_at(memchr(b'\n', rest).map_or(rest.len(), |end| end + 1));
+            rest = behind;
+            at += piece.len() as u64;
+            is_blank &= piece.trim_ascii().is_empty();
             if let Ends::Quoted { delimiter } = ends {
-                place = place.after(*byte, delimiter);
+                place = place.behind(piece, delimiter);
             }
-            if *byte != b'\n' {
+            if !piece.ends_with(b"\n") {
                 continue;
             }
             line += 1;
             if place != Place::Quotes {
-                crc.update(&bytes[open..place_in_block]);
-                open = place_in_block + 1;
+                crc.update(&open[..open.len() - rest.len() - 1]);
+                open = rest;
                 let crc = std::mem::take(&mut crc).finalize();
                 push((!is_blank).then_some(Span { len: at - span.at, crc, ..span }))?;
                 (span, is_blank) = (Span { at, len: 0, line, crc: 0 }, true);
             }
         }
-        crc.update(&bytes[open..]);
+        crc.update(open);
     }
     match at - span.at {
         0 => Ok(()),
@@ -261,15 +274,30 @@ mod tests {
 
     use super::*;
 
+    /// Gives three bytes at a time.
+    struct Slow<'a>(&'a [u8]);
+
+    impl Read for Slow<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let n = buffer.len().min(3);
+            self.0.read(&mut buffer[..n])
+        }
+    }
+
     fn found(text: &[u8], ends: Ends) -> Vec<(u64, Vec<u8>)> {
-        let mut all = Vec::new();
-        let listed: Result<(), io::Error> = records(text, ends, |span| {
-            let Some(span) = span else { return Ok(()) };
-            all.push((span.line, text[span.at as usize..][..span.len as usize].to_vec()));
-            Ok(())
-        });
-        listed.unwrap();
-        all
+        let listed = |input: &mut dyn Read| {
+            let mut spans = Vec::new();
+            let listed: Result<(), io::Error> = records(input, ends, |span| {
+                spans.extend(span);
+                Ok(())
+            });
+            listed.unwrap();
+            spans
+        };
+        let spans = listed(&mut &*text);
+        assert_eq!(spans, listed(&mut Slow(text)), "whatever pieces it is read in");
+        let record = |span: Span| (span.line, text[span.at as usize..][..span.len as usize].to_vec());
+        spans.into_iter().map(record).collect()
     }
 
     #[test]

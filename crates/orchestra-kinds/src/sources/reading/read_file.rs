@@ -11,27 +11,36 @@ use std::path::Path;
 
 use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat};
 
 use super::limits::LARGEST_FILE_BYTES;
 
 /// Opens a file to read it, and gives its length in bytes. Only regular files: a FIFO would hang, a device would never end. What is looked at is
 /// what is read, whatever takes its name meanwhile.
 pub fn open_regular(path: &Path) -> io::Result<(File, u64)> {
+    let (file, stat) = open(path)?;
+    Ok((file, len(&stat)))
+}
+
+fn open(path: &Path) -> io::Result<(File, Stat)> {
     let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
     regular(OpenOptions::new().read(true).custom_flags(flags).open(path)?)
 }
 
-fn regular(file: File) -> io::Result<(File, u64)> {
+fn regular(file: File) -> io::Result<(File, Stat)> {
     // Not `metadata`, which asks for more and takes longer.
     let stat = fstat(&file)?;
     let what = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => return Ok((file, u64::try_from(stat.st_size).unwrap_or(0))),
+        FileType::RegularFile => return Ok((file, stat)),
         FileType::Directory => "a folder",
         FileType::Fifo => "a pipe",
         _ => "a device",
     };
     Err(io::Error::other(format!("it is {what}, expected a regular file")))
+}
+
+fn len(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(0)
 }
 
 /// The error of a reader that takes memory as it reads, up to `len` bytes. Where there was none, the process ends as with any allocation: the fault is not the file's,
@@ -58,7 +67,7 @@ impl LastFolder {
             None => {
                 // It may be gone, and another one have its name.
                 self.0 = None;
-                open_regular(path)
+                open(path)
             }
         };
         read_opened(opened, path, buffer)
@@ -81,20 +90,31 @@ impl LastFolder {
 
 /// Reads a whole file into `buffer`.
 pub fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
-    read_opened(open_regular(path), path, buffer)
+    read_opened(open(path), path, buffer)
 }
 
-fn read_opened(opened: io::Result<(File, u64)>, path: &Path, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+fn read_opened(opened: io::Result<(File, Stat)>, path: &Path, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
     let read = |error: io::Error| Refusal {
         kind: FailureKind::Read,
         error: format!("cannot read `{}`: {error}", path.display()),
     };
-    let (file, len) = opened.map_err(read)?;
+    let (file, opened) = opened.map_err(read)?;
+    let len = len(&opened);
     if len > LARGEST_FILE_BYTES {
         let error = format!("`{}` has {len} bytes, more than is read of one (1 GiB)", path.display());
         return Err(Refusal { kind: FailureKind::TooLarge, error });
     }
-    read_whole(&file, len, buffer).map_err(read)
+    read_whole(&file, len, buffer).map_err(read)?;
+    // What a system makes up as it is read has no length, and any time.
+    let of = |stat: &Stat| (stat.st_size, stat.st_mtime, stat.st_mtime_nsec);
+    match fstat(&file) {
+        Ok(now) if len > 0 && of(&now) != of(&opened) => {
+            let why = "it was written while it was read; start the run again when it is whole";
+            Err(read(io::Error::other(why)))
+        }
+        Ok(_) => Ok(()),
+        Err(error) => Err(read(error.into())),
+    }
 }
 
 /// Reads to the end of a file that has `len` bytes, with a single call for most files: a read that leaves room in the buffer once all
@@ -149,6 +169,20 @@ mod tests {
         std::fs::write(&file, b"abc").unwrap();
         read_file(&file, &mut buffer).unwrap();
         assert_eq!(buffer, b"abc");
+    }
+
+    #[test]
+    fn a_file_that_is_written_while_it_is_read_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        std::fs::write(&path, b"half").unwrap();
+        let (file, seen) = open(&path).unwrap();
+        let mut buffer = Vec::new();
+        read_opened(Ok((file.try_clone().unwrap(), seen)), &path, &mut buffer).unwrap();
+        std::fs::write(&path, b"half and half").unwrap();
+        let Refusal { kind, error } = read_opened(Ok((file, seen)), &path, &mut buffer).unwrap_err();
+        assert_eq!(kind, FailureKind::Read);
+        assert!(error.contains("was written while it was read"), "{error}");
     }
 
     #[test]
