@@ -101,6 +101,13 @@ const CASES: &[Case] = &[
         "cannot be 9007199254740993",
         "above = 9007199254740992",
     ),
+    word(
+        "[sources.s]\nkind = \"random\"\nitems = 3\nshape = [2]\n[stages.v]\nkind = \"select\"\nfrom = \"s\"\ncolumns = { a = \"x\", b = \"x\" }\n\
+         [stages.t]\nkind = \"argmax\"\nfrom = \"v\"\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"t\"\n",
+        "\"v\"",
+        "must say which of the outputs",
+        "\"v.a\"",
+    ),
     word("[tasks.a]\ncommand = \"true\"\nretry = 3\n", "retry", "has no key `retry`", "retries"),
     word(
         "[tasks.a]\ncommand = \"true\"\noutput_files = \"x\"\ntimeouts = \"3s\"\n",

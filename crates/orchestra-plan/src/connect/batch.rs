@@ -202,10 +202,11 @@ impl<'a> Wiring<'a, '_> {
                 let Some(first) = missing.first() else { return Ok(vec![link; wanted.len()]) };
                 let (stage, giver) = (&node.name.value, input.described());
                 let columns = list(input.gives.names());
+                let (giver_name, column) = (&input.name, input.gives.names().next().unwrap_or_default());
                 let takes = list(missing.iter().copied());
                 let message = format!("stage `{stage}` takes {takes}, which {giver} does not give");
                 let help = format!(
-                    "call its arguments as the columns that they take: {columns}; or write inputs = {{ {first} = \"stage.column\", .. }}"
+                    "call its arguments as the columns that they take: {columns}; or write inputs = {{ {first} = \"{giver_name}.{column}\", .. }}"
                 );
                 return self.cx.error(from.span, message).help(help).fail();
             }

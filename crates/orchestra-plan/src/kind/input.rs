@@ -7,7 +7,7 @@ use orchestra_core::data::{Column, ColumnType, Schema};
 
 use crate::diagnostics::{Diagnostics, Reported, Span};
 use crate::fields::At;
-use crate::nearest::{list, suggestion};
+use crate::nearest::suggestion;
 use crate::outputs::UnreadableOutput;
 
 /// A source or stage that is read.
@@ -112,11 +112,11 @@ impl Input {
                 .help(format!("it takes {what}"))
                 .fail(),
             _ => {
-                let names = list(fitting.iter().map(|place| columns[*place].name.as_str()));
-                let which = self.described();
+                let named = fitting.iter().map(|place| format!("\"{}.{}\"", self.name, columns[*place].name));
+                let (names, which) = (named.collect::<Vec<_>>().join(" or "), self.described());
                 diags
                     .error(self.span, format!("{reader} must say which of the outputs of {which} it reads"))
-                    .help(format!("write \"{}.tensor\"; outputs: {names}", self.name))
+                    .help(format!("write {names}"))
                     .fail()
             }
         }

@@ -98,6 +98,36 @@ fn every_mistake_is_reported_at_its_place_and_nothing_else_is() {
     assert!(differences.is_empty(), "reports differ:\n{}", differences.join("\n"));
 }
 
+/// What a help tells to write in the place of what is there now, with the quotation marks that stand there.
+fn told(help: &str, now: &str) -> Option<String> {
+    let quote = if now.starts_with('"') { "\"" } else { "" };
+    match (help.split_once("did you mean `"), help.strip_prefix("write \"")) {
+        (Some((_, name)), _) => Some(format!("{quote}{}{quote}", name.split('`').next()?)),
+        (_, Some(text)) => Some(format!("\"{}\"", text.split('"').next()?)),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_help_that_was_followed_removes_its_error() {
+    let host = FakeHost::with_cores(4);
+    let mut followed = 0;
+    for (path, text) in cases(|_| true) {
+        let (_, before) = host.plan(&text, &PlanOptions::default());
+        for error in before.errors() {
+            let Some(place) = error.span.filter(|place| place.end <= text.len()) else { continue };
+            let now = &text[place.start..place.end];
+            let Some(fix) = error.help.iter().find_map(|help| told(help, now)) else { continue };
+            let mended = format!("{}{fix}{}", &text[..place.start], &text[place.end..]);
+            let (_, after) = host.plan(&mended, &PlanOptions::default());
+            let stays = after.errors().find(|later| later.message == error.message);
+            assert!(stays.is_none(), "{}: {error:?}: `{fix}` in the place of `{now}`", path.display());
+            followed += 1;
+        }
+    }
+    assert!(followed > 20, "{followed} helps were followed");
+}
+
 #[test]
 fn a_person_reads_the_whole_report_and_then_the_plan() {
     let mut wrong = Vec::new();
