@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::Command;
 
-use crate::common::{Ended, Workplace, python};
+use crate::common::{Ended, Workplace, python, repository};
 use orchestra_testkit::images::picture;
 use orchestra_testkit::records::items;
 use rustix::fs::{CWD, FileType, Mode};
@@ -54,6 +54,60 @@ fn write_notes(place: &Workplace, n: u64) {
         writeln!(rows, "{row}").unwrap();
     }
     fs::write(place.path("rows.jsonl"), rows).unwrap();
+}
+
+#[test]
+fn the_script_of_the_guide_and_its_workflow_file_count_the_same() {
+    let Some(python) = python() else { return };
+    let page = fs::read_to_string(repository().join("docs/guide/scripts.md")).unwrap();
+    let block = |kind: &str, first: &str| {
+        let block = page.split(&format!("```{kind}\n{first}")).nth(1).unwrap();
+        block.split("```").next().unwrap().to_owned()
+    };
+    let place = Workplace::of(block("toml", "# fragment: names a script"));
+    let key = "script = \"stage.py\"";
+    place.edit(key, &format!("{key}\npython = {python:?}"));
+    fs::write(place.path("stage.py"), block("python", "# stage.py")).unwrap();
+    fs::write(place.path("before.py"), block("python", "# before.py")).unwrap();
+    fs::create_dir(place.path("notes")).unwrap();
+    for n in 0..100 {
+        fs::write(place.path(&format!("notes/{n:03}.txt")), "wörd ".repeat(n * n % 41)).unwrap();
+    }
+    let before = Command::new(python).arg("before.py").current_dir(place.path("")).output().unwrap();
+    let mut before: Vec<String> =
+        String::from_utf8(before.stdout).unwrap().lines().map(str::to_owned).collect();
+    before.sort();
+    place.run(&[]).must_exit(0);
+    let table = fs::read_to_string(place.out().join("words.csv")).unwrap();
+    let words = table.lines().skip(1).map(|line| {
+        let cells: Vec<&str> = line.split(',').collect();
+        format!("{},{}", cells[0].rsplit('/').next().unwrap(), cells[cells.len() - 1])
+    });
+    let mut words: Vec<String> = words.collect();
+    words.sort();
+    assert_eq!((words.len(), words), (100, before));
+}
+
+#[test]
+fn an_argument_without_a_column_of_its_name_is_fed_as_the_help_says() {
+    let script = "import orchestra\n\n@orchestra.stage(outputs={'n': ('i64', [])})\ndef f(id, words):\n    return {'n': [len(w) + i for w, i in zip(words, id)]}\n";
+    let Some(place) = place(NOTES, script, "from = \"rows\"", "") else { return };
+    write_notes(&place, 5);
+    let helps = [
+        "stage `y` takes `words`",
+        "they take: `id`, `name`, `note`;",
+        "inputs = { words = \"rows.id\", .. }",
+    ];
+    place.on_file("check", &[]).must_exit(78).must_say(&helps);
+    let text = fs::read_to_string(place.workflow()).unwrap();
+    let by_hand = text.replace("from = \"rows\"\n", "inputs = { words = \"rows.name\", id = \"rows.id\" }\n");
+    for (workflow, script) in [(by_hand, script.to_owned()), (text, script.replace("words", "name"))] {
+        fs::write(place.workflow(), workflow).unwrap();
+        fs::write(place.path("stage.py"), script).unwrap();
+        place.run(&["--fresh"]).must_exit(0);
+        let want = (0..5).map(|id| json!({ "n": name(id).chars().count() as u64 + id }));
+        assert!(results(&place).into_iter().eq(want));
+    }
 }
 
 #[test]
@@ -200,7 +254,9 @@ fn what_a_row_has_of_other_rows_ends_the_run_and_what_fits_no_argument_is_said_b
     ended.must_exit(78).must_say(&["takes `title`", "`id`, `name`, `note`", "inputs = {"]);
     let several = script("x", "\"said\": \"text\"", "\"said\": [str(one) for one in x]");
     let ended = said(&several, "from = \"rows\"", "check").unwrap();
-    ended.must_exit(78).must_say(&["must say which of the outputs", "`id`, `name`, `note`"]);
+    ended
+        .must_exit(78)
+        .must_say(&["must say which of the outputs", "write \"rows.id\" or \"rows.name\" or \"rows.note\""]);
     let wrong = script("name", "\"said\": \"text\"", "\"said\": [1] * len(name)");
     let ended = said(&wrong, "from = \"rows.name\"", "run").unwrap();
     ended.must_exit(65).must_say(&["declared as text, and is int, not str"]);
@@ -378,7 +434,7 @@ fn a_number_that_may_be_missing_is_none_and_an_argument_of_no_columns_name_is_as
     assert_eq!(results(&place), ["1.0", "None", "None", "4.5"]);
     fs::write(place.path("stage.py"), script.replace("(n)", "(m)").replace("in n", "in m")).unwrap();
     let ended = place.on_file("check", &[]);
-    ended.must_exit(78).must_say(&["which of the outputs", "n`, `other`"]);
+    ended.must_exit(78).must_say(&["which of the outputs", "write \"rows.n\" or \"rows.other\""]);
 }
 
 #[test]

@@ -438,6 +438,20 @@ fn a_script_inherits_no_descriptor_of_who_plans_it() {
 }
 
 #[test]
+fn a_plan_whose_script_was_killed_from_outside_may_be_tried_again() {
+    let Some(python) = python() else { return };
+    let place = place(
+        python,
+        20,
+        &format!(
+            "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 1))\nwhile True:\n    pass\n{TWICE}"
+        ),
+        "",
+    );
+    place.run(&[]).must_exit(75).must_say(&["script `stage.py`: it ended with signal: 9", "start it again"]);
+}
+
+#[test]
 fn no_start_goes_on_with_records_of_another_module_wherever_it_is_imported() {
     let Some(python) = python() else { return };
     for import in [
@@ -657,9 +671,32 @@ fn tried_out_by_hand_a_stage_says_what_it_takes_and_gives_or_what_is_wrong_with_
             "declare outputs={\"y\": (\"int64\", []), \"z\": \"text\"}\nf takes x text for each row\nf gives y int64[], z text ",
             "",
         ),
+        (
+            stage(", each=True, outputs={'n': ('i64', [])}", "return {'n': len(x)}"),
+            &["x=list"],
+            0,
+            "f takes x list for each row\nf gives n int64[] for each row\n",
+            "",
+        ),
+        (
+            stage("", "return {'y': [one.shape[0] for one in x]}"),
+            &["x=picture"],
+            0,
+            "declare outputs={\"y\": (\"int64\", [])}\nf takes x list for each row\n",
+            "",
+        ),
         fails(
             stage("", "return {'y': x}"),
-            "stage.py: ValueError: say what `x` is: --check x=float32:3,32,32",
+            "stage.py: ValueError: say what `x` is: --check x=float32:3,32,32, or =text, =bytes, =list, =picture, or",
+        ),
+        fails(stage(both, "yield {'y': x}"), "f: it must return what it gives, not await or yield it"),
+        fails(
+            stage(both, "return {'y': x}").replace("def", "async def"),
+            "f: it must return what it gives, not await or yield it",
+        ),
+        fails(
+            stage(both, "return {'y': x}").replace("(x)", "(x, /)"),
+            "f: each input must be an argument of its own, which may be named",
         ),
         fails(
             stage(both, "return {'y': x[:, :3]}"),

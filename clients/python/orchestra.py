@@ -12,6 +12,7 @@ import os, select, socket, struct, sys, threading, time, traceback  # noqa: E401
 PROTOCOL = 15
 DTYPES = ["float32", "float16", "int64", "int32", "uint8", "bool", "float64", "int16"]  # Their places are their numbers in frames.
 SHORT = {"f32": "float32", "f16": "float16", "i64": "int64", "i32": "int32", "u8": "uint8", "f64": "float64", "i16": "int16"}
+ANY = {"text": str, "bytes": bytes, "list": list, "picture": lambda: np.zeros([8, 8, 3], "uint8")}  # What --check gives of columns that are no tensors.
 _stages = []
 _rss = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096  # noqa: E731
 _is_memory = lambda error: isinstance(error, MemoryError) or type(error).__name__ in ("MemoryError", "OutOfMemoryError")  # noqa: E731
@@ -32,10 +33,13 @@ def stage(code=None, *, outputs=None, inputs=None, batch=None, gpu=False, each=F
     if code is None:
         return lambda code: stage(code, outputs=outputs, inputs=inputs, batch=batch, gpu=gpu, each=each)
     is_class = inspect.isclass(code)
-    parameters = list(inspect.signature(code.__call__ if is_class else code).parameters.values())[is_class:]
+    call = code.__call__ if is_class else code
+    if inspect.iscoroutinefunction(call) or inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+        raise TypeError(f"{code.__name__}: it must return what it gives, not await or yield it; what is many for a row is a list")
+    parameters = list(inspect.signature(call).parameters.values())[is_class:]
     names = [p.name for p in parameters if p.default is p.empty]  # What has a default is no input.
-    if not names or any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters) or not set(inputs or {}) <= set(names):
-        raise TypeError(f"{code.__name__}: each input must be an argument of its own; `inputs` may name these alone: {', '.join(names)}")
+    if not names or any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) for p in parameters) or not set(inputs or {}) <= set(names):
+        raise TypeError(f"{code.__name__}: each input must be an argument of its own, which may be named; `inputs` may name these alone: {', '.join(names)}")
     takes = [_tensor(name, (inputs or {}).get(name, (None, None))) for name in names]
     if any(one["dtype"] in ("text", "list") for one in takes):
         raise TypeError(f"{code.__name__}: only arrays are declared as inputs; what is not declared may be any column")
@@ -140,10 +144,13 @@ def _called(code, rows, inputs, outputs):  # The arrays of the outputs, in their
             error = ValueError(f"output `{one['name']}` of {rows} rows must have the shape {shape}, and has {[*array.shape]}")
             error.kind = 4 if rows > 1 else 1  # Each row runs alone, since a part of the batch might fit by chance.
             raise error
-        for row, *place in [] if type(value) is np.ndarray else np.argwhere(np.ma.getmask(np.ma.asarray(value))).tolist():
+        for row, *place in [] if _is_plain(value) else np.argwhere(np.ma.getmask(np.ma.asarray(value))).tolist():
             raise ItemError(row, f"output `{one['name']}` is masked at {place} of its row: say what stands there, with .filled(..)")
         arrays.append(array if array.dtype == dtype else _converted(array, one["name"], np.dtype(dtype)))
     return arrays
+def _is_plain(value):  # Nothing in it is masked; to look at each element of a list takes longer than most functions.
+    elements = {type(value)} if isinstance(value, np.ndarray) else set(map(type, value)) if isinstance(value, (list, tuple)) else {None}
+    return all(one in (np.ndarray, int, float, bool) or one is not None and issubclass(one, np.generic) for one in elements)
 def _array(value, dtype):  # Integers of Python may stand for floats that hold them.
     array = np.asarray(value)
     if isinstance(value, (np.ndarray, np.generic)) or array.dtype.kind != "i" or np.dtype(dtype).kind != "f":
@@ -156,6 +163,8 @@ def _listed(output, rows, given):  # Texts or lists, one for each row.
         error = ValueError(f"output `{output['name']}` of {rows} rows must be a list of as many {output['dtype']}s, and is {what}")
         error.kind = 4 if rows > 1 else 1
         raise error
+    if output["dtype"] == "text" and set(map(type, given)) == {str} and _are_text("".join(given)):
+        return np.array(given, dtype=object)  # What each text would come to.
     values = []
     for row, value in enumerate(given):
         try:
@@ -163,6 +172,10 @@ def _listed(output, rows, given):  # Texts or lists, one for each row.
         except (ItemError, TypeError, ValueError) as error:
             raise ItemError(row, error.why if isinstance(error, ItemError) else str(error)) from None
     return _joined(output, rows, values)
+def _are_text(characters):
+    with contextlib.suppress(UnicodeEncodeError):
+        return characters.isascii() or characters.encode() is not None
+    return False
 def _value(of, value):  # As it is declared: a text, an array, or a list of tuples of such.
     name = of["name"]
     if of["dtype"] == "text":
@@ -220,30 +233,42 @@ def _converted(array, name, dtype):  # By the rule of numbers.md: a number that 
 class _Bytes:  # Reads what bincode wrote: integers of variable length, little-endian.
     def __init__(self, data):
         self.data, self.at = data, 0
-    def text(self, n=None):
-        n = self.int() if n is None else n
+    def text(self):
+        n = self.int()
         self.at += n
         return self.data[self.at - n:self.at]
     def int(self):
         first, self.at = self.data[self.at], self.at + 1
-        return first if first < 251 else int.from_bytes(self.text(1 << (first - 250)), "little")
+        if first < 251:
+            return first
+        self.at += 1 << (first - 250)
+        return int.from_bytes(self.data[self.at - (1 << (first - 250)):self.at], "little")
+    def float(self):
+        self.at += 4
+        return struct.unpack_from("<f", self.data, self.at - 4)[0]
     def list(self, item):
         return [item() for _ in range(self.int())]
     def dim(self):
         return self.int() if self.int() == 0 else None
     def value(self, of):  # A value of a row; a list of rows is one of dicts, by the names of its columns.
-        kind = self.int()
+        data, at, kind = self.data, self.at + 2, self.data[self.at]
+        if kind in (2, 3):  # As `text` and `int` do it, which takes three times as long.
+            n = data[at - 1]
+            if n > 250:
+                n, at = int.from_bytes(data[at:at + (1 << (n - 250))], "little"), at + (1 << (n - 250))
+            self.at = at + n
+            return data[at:at + n].decode() if kind == 2 else data[at:at + n]
+        self.at += 1
         if kind == 0:
             _, dtype, shape = self.text(), DTYPES[self.int()], self.list(self.int)
             return np.frombuffer(self.text(), dtype).reshape(shape)[()]
         if kind == 1:
-            return self.list(lambda: {"label": self.text().decode(), "class": self.int(), "score": struct.unpack("<f", self.text(4))[0]})
+            return self.list(lambda: {"label": self.text().decode(), "class": self.int(), "score": self.float()})
         if kind == 4:
             columns = of.get("optional", of)["list"]
             rows = self.list(lambda: [(column, self.value(column["ty"])) for column in columns[:self.int()]])
             return [{column["name"]: value for column, value in row if column["ty"] != "placement"} for row in rows]
-        given = self.text()
-        return given.decode() if kind == 2 else given if kind == 3 else None
+        self.text()  # Of which kind it would be.
     def region(self):
         name, dtype, shape, _ = self.text().decode(), DTYPES[self.int()], self.list(self.dim), self.dim()
         return {"name": name, "dtype": dtype, "shape": shape, "offset": self.int(), "row_bytes": self.int()}
@@ -330,9 +355,11 @@ class _Worker:
             answer = _int(3, batch, len(arrays))
             for at, array in zip(self.dynamic, arrays):
                 if array.dtype == object:  # Texts or lists: the bytes of each behind their number.
-                    each = [one.encode() if isinstance(one, str) else _packed(one) for one in array]
-                    array = np.frombuffer(b"".join(len(one).to_bytes(4, "little") + one for one in each), "u1")
-                answer += _int(at, DTYPES.index(array.dtype.name), array.ndim, *array.shape) + _text(array.tobytes())
+                    each = [one.encode() if type(one) is str else _packed(one) for one in array.tolist()]
+                    data = b"".join([part for one in each for part in (len(one).to_bytes(4, "little"), one)])
+                    answer += _int(at, DTYPES.index("uint8"), 1, len(data)) + _text(data)
+                else:
+                    answer += _int(at, DTYPES.index(array.dtype.name), array.ndim, *array.shape) + _text(array.tobytes())
             answer += _int(*spent, self.rss)
             self.compare(slot, output_slot, first, rows, took, arrays)
         except BaseException as error:
@@ -356,7 +383,7 @@ class _Worker:
         return dynamic
     def compare(self, slot, output_slot, first, rows, took, dynamic):  # Rows alone, of the first batch and for a 128th of the time of others.
         self.ran += took
-        if rows < 2 or self.is_unsteady or self.spent > 0.025 + self.ran / 128:
+        if rows < 2 or self.is_unsteady or self.spent > max(0.025, self.ran / 128):
             return
         began, dynamic = time.perf_counter(), iter([np.array(array) for array in dynamic])  # The next call may write over what it has given.
         batch = [self.rows(1, output_slot, place[0], first, rows) if place else next(dynamic) for place in self.places]
@@ -402,12 +429,12 @@ def _check():
         rows, outputs = of["batch"] or 8, of["outputs"]
         for one in of["inputs"]:
             dtype, _, shape = said.get(one["name"], "").partition(":")
-            if dtype in ("text", "bytes"):
-                inputs[one["name"]] = ["" if dtype == "text" else b""] * rows
+            if dtype in ANY:
+                inputs[one["name"]] = [ANY[dtype]()] * rows
                 continue
             one = _tensor(one["name"], (dtype, [int(n) for n in shape.split(",") if n])) if dtype else one
             if one["shape"] is None:
-                raise ValueError(f"say what `{one['name']}` is: --check {one['name']}=float32:3,32,32, text or bytes, or `inputs` of the decorator")
+                raise ValueError(f"say what `{one['name']}` is: --check {one['name']}=float32:3,32,32, or ={', ='.join(ANY)}, or `inputs` of the decorator")
             inputs[one["name"]] = np.zeros([rows, *(n or 1 for n in one["shape"])], one["dtype"])
         code = _made(of)
         if outputs is None:

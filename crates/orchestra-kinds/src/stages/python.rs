@@ -270,6 +270,9 @@ impl Python {
         answer.or_else(|why| {
             let d = context.error(self.script.span, format!("script `{}`: {why}", self.script.value));
             d.label(format!("run by `{}`", interpreter.executable));
+            if ["signal: 9", "signal: 15"].iter().any(|signal| why.contains(&format!("it ended with {signal} "))) {
+                d.help("something else ended it, perhaps for want of memory: start it again").outside(true);
+            }
             if why.contains("No module named") {
                 d.help(format!(
                     "install it: {} -m pip install ..; or name another interpreter with `python` of the stage",

@@ -42,7 +42,7 @@ settings! {
         #[range(1, 65_536)]
         bins: Option<u64>,
         /// of `concat`: one row, or one for each key, its tensors those of all rows one behind the other along their first dimension, as
-        /// numpy.concatenate has them; up to 1 GiB of each over all keys, in memory
+        /// numpy.concatenate has them; up to 1 GiB of each over all keys, in memory. Beside `limits.memory`, writing it takes twice its bytes for `npy`, four times for `jsonl`, ten times for `parquet`
         join: bool = false,
         /// of `concat`: as `join`, but along a new first dimension, as numpy.stack has them: `embedding` f32\[32\] of 5,000 items becomes f32\[5000, 32\]. One
         /// more column, `names`, lists the items in that order
