@@ -69,7 +69,7 @@ def main(program):
         until("it is ready", lambda: b"StatusOK" in urllib.request.urlopen(at["health"]).read())
         with tempfile.TemporaryDirectory() as out:
             variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": at["otlp_http"], "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"}
-            settings = ["--set", "telemetry.sample=1", "--set", "telemetry.flush_timeout=10m"]
+            settings = ["--set", "telemetry.slow=0s", "--set", "telemetry.flush_timeout=10m"]
             command = [program, "run", ROOT / "examples/digits/workflow.toml", "--output", out, *settings]
             subprocess.run(command, env=os.environ | variables, check=True)
             check(at["query"], json.loads((pathlib.Path(out) / "run.json").read_text()))

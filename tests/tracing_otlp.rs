@@ -121,7 +121,7 @@ fn over_each_protocol_a_run_is_one_trace_and_its_items_are_linked_with_its_batch
     for collector in Collector::all(&[]) {
         let place = Workplace::new();
         let protocol = format!("telemetry.protocol={}", collector.protocol);
-        let arguments = ["--otlp", &collector.url(), "--set", &protocol, "--set", "telemetry.sample=1"];
+        let arguments = ["--otlp", &collector.url(), "--set", &protocol, "--set", "telemetry.slow=0s"];
         let ended = digits(&place, &arguments, &[]);
         ended.must_exit(0);
         complete(&ended);
@@ -229,9 +229,9 @@ fn runs_under_faults_are_traced_each_with_an_id_of_its_own() {
     let collector = Collector::http(&[]);
     let place = Workplace::with_pictures(40);
     let file = place.workflow();
-    let sample = ["--set", "telemetry.sample=1"];
+    let all = ["--set", "telemetry.slow=0s"];
     let chaos = ["chaos", file.to_str().unwrap(), "--otlp", &collector.url(), "--items", "40", "--runs", "2"];
-    let chaos = [&chaos[..], &sample].concat();
+    let chaos = [&chaos[..], &all].concat();
     place.command(&chaos).must_exit(0);
     let spans: Vec<Span> = collector.spans().iter().map(span).collect();
     let ids = |name: &str| -> BTreeSet<String> {

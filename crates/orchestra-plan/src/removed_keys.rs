@@ -25,6 +25,7 @@ removed_keys! {
     "stage " as of mask: "leave it out: a mask is the content of a PNG file, and run lengths can be made of it",
     "stage " class of mask: "leave it out: a mask holds all classes, and there are no run lengths of one any more",
     "stage " checkpoint of iterate: "leave it out: a batch whose worker is lost begins its loop again; `limits.batch_timeout` bounds the whole loop",
+    "[telemetry]" sample: "set `slow`: items that take so long are traced, with \"0s\" all; those that failed or were tried again always are",
     "pipeline " loaders: "leave it out: sources share `limits.loaders` equally",
     "pipeline " memory: "leave it out: all batch slots share `limits.memory`, and a smaller `batch.max` takes less of it",
     "task " on_run_death: "leave it out: a command ends with its run, and the next start runs it again; one that writes checkpoints goes on from them",

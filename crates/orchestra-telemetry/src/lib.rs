@@ -14,6 +14,4 @@ pub use error::TelemetryError;
 pub use logs::{LogFiles, LogReport, Terminal};
 pub use orchestra_plan::LogFormat;
 pub use setup::{LogSettings, SpanWatch, Telemetry, TelemetryGuard, TelemetryReport};
-pub use traces::{
-    ItemParents, ItemSampling, Recorder, ResolvedTraces, SpanReport, TraceContext, TraceSettings,
-};
+pub use traces::{ItemParents, Recorder, ResolvedTraces, SpanReport, TraceContext, TraceSettings};

@@ -102,7 +102,7 @@ struct Tracing {
 impl Tracing {
     fn start(settings: &TraceSettings) -> Result<Self, TelemetryError> {
         let export = SpanExport::start(settings)?;
-        let recorder = Recorder::over(export.sink(), settings.sampling)?;
+        let recorder = Recorder::over(export.sink(), settings.slow)?;
         Ok(Self { recorder, export, patience: settings.patience })
     }
 }

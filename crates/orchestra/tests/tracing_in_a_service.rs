@@ -22,7 +22,7 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracerProvider, SimpleSpanProcessor, SpanData, SpanExporter};
 use orchestra::StartOptions;
 use orchestra_telemetry::traces::context;
-use orchestra_telemetry::{ItemSampling, Recorder, TraceContext};
+use orchestra_telemetry::{Recorder, TraceContext};
 use orchestra_testkit::models;
 use tracing_subscriber::layer::{Context as Layered, Layer, SubscriberExt as _};
 
@@ -92,8 +92,7 @@ async fn a_service_sees_a_run_in_its_own_traces_and_logs_below_its_requests() {
     };
     let start = SdkTracerProvider::builder().build().tracer("service").start("start a run");
     let start = start.span_context().clone();
-    let sampling = ItemSampling { ratio: 1.0, ..ItemSampling::default() };
-    let recorder = Recorder::for_host(SimpleSpanProcessor::new(exported.clone()), sampling)
+    let recorder = Recorder::for_host(SimpleSpanProcessor::new(exported.clone()), Some(Duration::ZERO))
         .unwrap()
         .with_run_parent(context::of_span(&start).unwrap())
         .with_item_parents(Arc::new(parents));

@@ -103,10 +103,7 @@ settings! {
         otlp: Option<String>,
         /// how the collector is spoken to
         protocol: Option<OtlpProtocol> => "by the port",
-        /// share of the items that get a trace; those that failed, were tried again or took longer than `slow` get one always
-        #[range(0, 1)]
-        sample: Option<f64> => "0.01",
-        /// an item that takes longer is traced
+        /// an item that takes so long is traced, with `"0s"` each is; those that failed or were tried again always are
         slow: Option<Duration>,
         /// how long the end of the run waits for spans that are not made yet, and again for those that are not sent
         flush_timeout: Option<Duration> => "\"3s\"",

@@ -378,7 +378,7 @@ fn the_fingerprint_covers_results_and_nothing_else() {
         ("limits.loaders", "1"),
         ("devices.use", "[\"cpu\", \"cpu\"]"),
         ("telemetry.otlp", "http://localhost:4318"),
-        ("telemetry.sample", "0.01"),
+        ("telemetry.slow", "1s"),
     ] {
         assert_eq!(of(&[harmless]), before, "{harmless:?}");
     }

@@ -163,7 +163,7 @@ impl Work {
         if let (Some(sink), Some(source)) = (linear, out.done.first().map(|first| first.source)) {
             let traced = batch.trace.as_ref().map(|trace| {
                 let items = Arc::clone(&batch.slot.tokens);
-                DoneRows::new(items, rows, failed_rows, out.done.clone(), Arc::clone(trace))
+                DoneRows::new(items, rows, failed_rows, Arc::clone(trace))
             });
             // The slot is free for the next rows before these are looked at; but where records are large, only when they are
             // written.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestra_core::{Failure, ItemId};
+use orchestra_core::Failure;
 
 pub use crate::flow::ticket::Ticket;
 pub use crate::flow::token::Token;
@@ -42,23 +42,15 @@ pub struct DoneRows {
     failed: Vec<usize>,
     /// The batch, which is not noted with these items.
     batch: Arc<BatchTrace>,
-    ids: Vec<ItemId>,
     /// When the first of them began, if all went the usual way.
     usual: Option<Duration>,
 }
 
 impl DoneRows {
-    /// `rows` of a batch, out of the `items` of its slot, but for those that have `failed` after all: `ids` are left. For callers that have
+    /// `rows` of a batch, out of the `items` of its slot, but for those that have `failed` after all. For callers that have
     /// their tickets at hand: here it is noted what can be said of all of them, so that no other code has to look at each.
-    pub fn new(
-        items: SlotTokens,
-        rows: Range<usize>,
-        failed: Vec<usize>,
-        ids: Vec<ItemId>,
-        batch: Arc<BatchTrace>,
-    ) -> Self {
-        let mut done = Self { items, rows, failed, batch, ids, usual: None };
-        debug_assert_eq!(done.tickets().count(), done.ids.len(), "an id for each ticket that is left");
+    pub fn new(items: SlotTokens, rows: Range<usize>, failed: Vec<usize>, batch: Arc<BatchTrace>) -> Self {
+        let mut done = Self { items, rows, failed, batch, usual: None };
         done.usual = done.look_at_each();
         done
     }
@@ -77,17 +69,6 @@ impl DoneRows {
             .filter(move |(row, _)| is_done(row))
             .filter_map(|(_, item)| Some(&item.as_ref()?.ticket))
     }
-}
-
-/// A group whose items all have records and were in one batch, which is told with the group, and in no other. What is to be said of all of
-/// them was noted where their records were made, so that the tracer need not look at each: by then their tickets lie in the
-/// caches of other cores.
-#[derive(Debug, Clone, Copy)]
-pub struct UsualItems<'a> {
-    /// In the order of their rows, as [`EndedItems::items`].
-    pub ids: &'a [ItemId],
-    /// From the loader that took the first of them until they were in the journal: none took longer.
-    pub longest: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -116,11 +97,13 @@ impl EndedItems {
         self.not_written = result.as_ref().err().cloned();
     }
 
-    /// The group, if all of it went the usual way.
-    pub fn usual(&self) -> Option<UsualItems<'_>> {
-        let Items::Rows(DoneRows { ids, usual, .. }) = &self.items else { return None };
+    /// From the loader that took the first of them until they were in the journal, where all of them are rows of a batch that have records and were in no
+    /// other batch: none took longer. It was noted where their records were made, so that a tracer need not look at each: by now their tickets lie in the
+    /// caches of other cores.
+    pub fn longest_if_usual(&self) -> Option<Duration> {
+        let Items::Rows(DoneRows { usual, .. }) = &self.items else { return None };
         let first = usual.filter(|_| self.not_written.is_none())?;
-        Some(UsualItems { ids, longest: self.ended.saturating_sub(first) })
+        Some(self.ended.saturating_sub(first))
     }
 
     pub fn items(&self) -> impl Iterator<Item = EndedItem<'_>> {

@@ -20,7 +20,7 @@ use orchestra_plan::Plan;
 use orchestra_store::TaskEnded;
 pub use orchestra_worker::frames::{RunErrorKind, RunTiming};
 
-pub use ended::{DoneRows, EndedItem, EndedItems, MaybeFailed, SlotTokens, Ticket, Token, UsualItems};
+pub use ended::{DoneRows, EndedItem, EndedItems, MaybeFailed, SlotTokens, Ticket, Token};
 pub use timeline::{Loading, Steps, Timeline};
 
 /// Follows runs. One tracer may follow several at once.

@@ -35,7 +35,7 @@ impl SpanCounts {
         !is_full
     }
 
-    /// Whether so many spans would leave enough room for what is rare (the run, and what failed, was tried again or was slow): a quarter. Also asked
+    /// Whether so many spans would leave enough room for what is rare (the run, and what failed or was tried again): a quarter. Also asked
     /// by threads of the run: it takes no lock.
     pub(super) fn has_room(&self, spans: usize) -> bool {
         self.waiting() + spans as u64 <= self.room / 4 * 3

@@ -55,11 +55,6 @@ impl Seed {
     }
 }
 
-/// The same for an item in every run: which items are traced does not change from one run of a workflow to the next.
-pub(super) fn item_hash(source: u16, index: u64) -> u64 {
-    mix(mix(u64::from(source)) ^ index)
-}
-
 /// The last steps of SplitMix64: every bit of the result depends on every bit of `z`.
 fn mix(z: u64) -> u64 {
     let z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);

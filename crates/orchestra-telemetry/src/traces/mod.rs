@@ -28,7 +28,6 @@ pub use assembly::ItemParents;
 pub use context::TraceContext;
 pub use counts::SpanReport;
 pub use recorder::Recorder;
-pub use sampling::ItemSampling;
 pub use settings::{Protocol, ResolvedTraces, TraceSettings};
 
 pub(crate) use export::SpanExport;

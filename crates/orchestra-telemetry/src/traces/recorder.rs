@@ -23,14 +23,14 @@ use orchestra_runtime::trace::{
 use super::assembly::{Assembly, ItemParents, batch_context};
 use super::counts::LeftOutTraces;
 use super::ids::{About, Seed};
-use super::sampling::{ItemSampling, Sampler, Sorted};
+use super::sampling::Sorted;
 use super::span::{Out, Sink};
 use super::{batch, context, step_back};
 use crate::TelemetryError;
 
 /// Items and batches that may wait. A record of an item is a few hundred bytes.
 const ROOM: usize = 65_536;
-/// The last quarter of it is for batches, and for items that failed, were tried again or were slow.
+/// The last quarter of it is for batches, and for items that failed or were tried again.
 const ROOM_FOR_ITEMS: usize = ROOM - ROOM / 4;
 /// An item that was in one batch has so many spans.
 const SPANS_OF_ITEM: usize = 8;
@@ -44,7 +44,7 @@ const WAKE_AT: usize = 4_096;
 pub struct Recorder {
     shared: Arc<Shared>,
     sink: Sink,
-    sampling: ItemSampling,
+    slow: Option<Duration>,
     run_parent: Option<TraceContext>,
     item_parents: Option<ItemParents>,
 }
@@ -78,13 +78,13 @@ struct Record {
 
 impl Recorder {
     /// Makes spans for a program that has its own OpenTelemetry: each goes to this span processor when it ends, and so to the program's own
-    /// exporter, with its resource. Nothing is installed. The thread runs like any other of the host, since it takes the same locks as they
+    /// exporter, with its resource. Items that take as long as `slow` are traced, and those that failed or were tried again. Nothing is installed. The thread runs like any other of the host, since it takes the same locks as they
     /// do when a span ends.
     pub fn for_host(
         processor: impl SpanProcessor + 'static,
-        sampling: ItemSampling,
+        slow: Option<Duration>,
     ) -> Result<Self, TelemetryError> {
-        Self::over(Sink::of_host(Arc::new(processor)), sampling)
+        Self::over(Sink::of_host(Arc::new(processor)), slow)
     }
 
     /// The same as a run takes it.
@@ -92,7 +92,7 @@ impl Recorder {
         Arc::new(self.clone())
     }
 
-    pub(crate) fn over(sink: Sink, sampling: ItemSampling) -> Result<Self, TelemetryError> {
+    pub(crate) fn over(sink: Sink, slow: Option<Duration>) -> Result<Self, TelemetryError> {
         let (records, waiting) = channel();
         let (ends, done) = channel();
         let (weight, is_own) = (Arc::new(AtomicUsize::new(0)), sink.is_own());
@@ -109,7 +109,7 @@ impl Recorder {
         let thread = thread.spawn(work).map_err(TelemetryError::Thread)?.thread().clone();
         let (closed, left_out, next_run) = (AtomicBool::new(false), Arc::default(), AtomicU64::new(0));
         let shared = Shared { records, weight, closed, left_out, next_run, thread, done: Mutex::new(done) };
-        Ok(Self { shared: Arc::new(shared), sink, sampling, run_parent: None, item_parents: None })
+        Ok(Self { shared: Arc::new(shared), sink, slow, run_parent: None, item_parents: None })
     }
 
     /// A recorder that makes the spans of runs children of this one, for example of the request that started the run. If that is not
@@ -148,7 +148,7 @@ impl Recorder {
 
 impl fmt::Debug for Recorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recorder").field("sampling", &self.sampling).finish_non_exhaustive()
+        f.debug_struct("Recorder").field("slow", &self.slow).finish_non_exhaustive()
     }
 }
 
@@ -160,7 +160,7 @@ impl Drop for Shared {
 
 impl Tracer for Recorder {
     fn begin(&self, began: RunBegan) -> Arc<dyn RunTracer> {
-        let Self { sink, sampling, run_parent: parent, item_parents: parents, .. } = self.clone();
+        let Self { sink, slow, run_parent: parent, item_parents: parents, .. } = self.clone();
         let has_parents = parents.is_some();
         let seed = Seed::new(&began.run_id, began.zero);
         let ids = seed.root(About::Run);
@@ -173,8 +173,7 @@ impl Tracer for Recorder {
         shared.put(0, [0, 0], move |runs| {
             runs.insert(run, Assembly::new(&began, (seed, Out::new(to)), (parent, parents), sent, left_out));
         });
-        let sampler = Sampler::new(sampling);
-        Arc::new(RunRecorder { run, shared, seed, context, sink, has_parents, sampler, batches })
+        Arc::new(RunRecorder { run, shared, seed, context, sink, has_parents, slow, batches })
     }
 }
 
@@ -186,7 +185,7 @@ struct RunRecorder {
     sink: Sink,
     /// Items may have parents of the host, so that nothing is known of their traces here.
     has_parents: bool,
-    sampler: Sampler,
+    slow: Option<Duration>,
     batches: Arc<AtomicU64>,
 }
 
@@ -214,7 +213,7 @@ impl RunTracer for RunRecorder {
         let takes_items = self.has_parents || self.sink.has_room(SPANS_OF_ITEM);
         let room = ROOM_FOR_ITEMS.saturating_sub(self.shared.weight.load(Ordering::Relaxed));
         let mut sorted = Sorted::new(if takes_items { room } else { 0 }, self.has_parents);
-        items.iter().for_each(|group| sorted.group(group, &self.sampler));
+        items.iter().for_each(|group| sorted.group(group, self.slow));
         self.shared.left_out.add_items(sorted.left_out);
         let items = sorted.kept;
         if !items.is_empty() {

@@ -8,8 +8,6 @@ use orchestra_plan::Choice as _;
 pub use orchestra_plan::OtlpProtocol as Protocol;
 use orchestra_plan::TelemetryPlan;
 
-use super::ItemSampling;
-use super::sampling::USUAL_SHARE;
 use crate::TelemetryError;
 
 /// How long the end of a run waits for spans that are still to be sent.
@@ -45,8 +43,8 @@ pub struct TraceSettings {
     pub protocol: Protocol,
     /// How long one request may take. A failed one is sent again only within this time.
     pub timeout: Duration,
-    /// Which items are traced. The run and its first batches always are.
-    pub sampling: ItemSampling,
+    /// Items that take so long are traced. The run and its first batches always are, and what failed or was tried again.
+    pub slow: Option<Duration>,
     /// Spans that may wait.
     pub queue: usize,
     /// Spans of a request.
@@ -64,7 +62,7 @@ pub struct ResolvedTraces {
 }
 
 impl TraceSettings {
-    /// Traces of the usual share of the items to `endpoint`, an address that a person gave. `origin` says where. Without a `protocol`, port 4317 means
+    /// Traces to `endpoint`, an address that a person gave. `origin` says where. Without a `protocol`, port 4317 means
     /// gRPC, all else HTTP.
     pub fn new(endpoint: &str, origin: &str, protocol: Option<Protocol>) -> Result<Self, TelemetryError> {
         let refused = |reason: &str| refused(endpoint, origin, reason);
@@ -101,7 +99,7 @@ impl TraceSettings {
             origin: origin.to_owned(),
             protocol,
             timeout: TIMEOUT,
-            sampling: ItemSampling::default(),
+            slow: None,
             queue: QUEUE,
             request: usual_request(protocol),
             patience: PATIENCE,
@@ -162,8 +160,6 @@ impl TraceSettings {
             }
             settings => settings?,
         };
-        let sampling =
-            ItemSampling { ratio: configured.sample.unwrap_or(USUAL_SHARE), slow: configured.slow };
         let milliseconds =
             of_exporter("TIMEOUT").and_then(|(value, _)| value.parse().ok()).filter(|ms| *ms > 0);
         Ok(ResolvedTraces {
@@ -171,7 +167,7 @@ impl TraceSettings {
                 // An address for traces alone is taken as it is.
                 endpoint: if is_whole { endpoint } else { settings.endpoint },
                 timeout: milliseconds.map_or(TIMEOUT, Duration::from_millis),
-                sampling,
+                slow: configured.slow,
                 patience: configured.flush_timeout.unwrap_or(PATIENCE),
                 ..settings
             }),

@@ -31,11 +31,9 @@ fn the_file_goes_before_the_variable_of_traces_and_that_before_the_general_one()
         assert_eq!(try_resolve(&TelemetryPlan::default(), nothing).unwrap(), ResolvedTraces::default());
     }
     let second = Some(Duration::from_secs(1));
-    let configured =
-        TelemetryPlan { sample: Some(0.01), slow: second, flush_timeout: second, ..to("http://c:1") };
+    let configured = TelemetryPlan { slow: second, flush_timeout: second, ..to("http://c:1") };
     let settings = resolved(&configured, &[]);
-    let found = (settings.sampling.ratio, settings.sampling.slow, Some(settings.patience));
-    assert_eq!(found, (0.01, second, second));
+    assert_eq!((settings.slow, Some(settings.patience)), (second, second));
 }
 
 #[test]
@@ -114,8 +112,7 @@ fn what_is_declared_as_a_default_is_the_default() {
         orchestra_plan::keys::TELEMETRY.iter().find(|key| key.name == name).map(|key| key.default)
     };
     let settings = resolved(&to("http://c:1"), &[]);
-    assert_eq!(declared("sample"), Some(&*settings.sampling.ratio.to_string()));
-    assert_eq!((declared("slow"), settings.sampling.slow), (Some("none"), None));
+    assert_eq!((declared("slow"), settings.slow), (Some("none"), None));
     assert_eq!(declared("flush_timeout"), Some(&*format!("\"{:?}\"", settings.patience)));
 }
 

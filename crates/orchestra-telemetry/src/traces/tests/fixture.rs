@@ -19,7 +19,7 @@ use super::super::batch::matters;
 use super::super::context;
 use super::super::counts::SpanCounts;
 use super::super::ids::{About, Seed};
-use super::super::sampling::{Ended, ItemSampling, Sampler};
+use super::super::sampling::{Ended, why_kept};
 use super::super::span::{Out, Sink};
 use super::fake_plan::plan;
 use crate::names::attribute;
@@ -73,27 +73,29 @@ impl SpanProcessor for KeptSpans {
     }
 }
 
+/// With this bound all items are traced.
+pub const ALL: Option<Duration> = Some(Duration::ZERO);
+
 /// A run, and where its spans come out.
 pub struct Made {
     pub run: Assembly,
     pub seed: Seed,
-    sampler: Sampler,
+    slow: Option<Duration>,
     kept: KeptSpans,
 }
 
 impl Made {
-    pub fn with(ratio: f64) -> Self {
-        Self::with_parents(ratio, None)
+    pub fn with(slow: Option<Duration>) -> Self {
+        Self::with_parents(slow, None)
     }
 
-    pub fn with_parents(ratio: f64, parents: Option<ItemParents>) -> Self {
+    pub fn with_parents(slow: Option<Duration>, parents: Option<ItemParents>) -> Self {
         let kept = KeptSpans::default();
         let began = began();
         let seed = Seed::new(&began.run_id, began.zero);
         let out = Out::new(kept.sink(100_000));
-        let sampling = ItemSampling { ratio, ..ItemSampling::default() };
         let run = Assembly::new(&began, (seed, out), (None, parents), Arc::default(), Arc::default());
-        Self { run, seed, sampler: Sampler::new(sampling), kept }
+        Self { run, seed, slow, kept }
     }
 
     /// A batch that has ended, told as a recorder does.
@@ -108,14 +110,12 @@ impl Made {
         let mut traced = Vec::new();
         for item in items {
             let began = item.steps.loading.map_or(item.handed, |l| l.began);
-            let kept = self.sampler.decide(&Ended {
-                source: item.id.source.0,
-                index: item.id.index,
+            let ended = Ended {
                 has_failed: item.end != ItemEnd::Done,
                 was_retried: item.steps.batches.iter().any(|b| b.end != BatchEnd::Done),
                 took: item.ended - began,
-            });
-            traced.extend(kept.map(|kept| (item, kept)));
+            };
+            traced.extend(why_kept(ended, self.slow).map(|kept| (item, kept)));
         }
         self.run.items(&traced);
     }
@@ -209,10 +209,9 @@ pub fn began_at(index: u64, at: u64) -> Ticket {
 
 /// The items of a batch as a run tells them: together.
 pub fn rows_of(items: Vec<Ticket>, batch: &Arc<BatchTrace>) -> EndedItems {
-    let ids = items.iter().map(Ticket::id).collect::<Vec<_>>();
     let rows = 0..items.len();
     let items = items.into_iter().map(|ticket| Some(Token::whole(ticket))).collect();
-    EndedItems::rows(DoneRows::new(items, rows, Vec::new(), ids, Arc::clone(batch)), ms(0))
+    EndedItems::rows(DoneRows::new(items, rows, Vec::new(), Arc::clone(batch)), ms(0))
 }
 
 /// The same as a run tells them where there is more to say than that: each for itself.

@@ -17,7 +17,7 @@ use orchestra_runtime::trace::{
 };
 use orchestra_store::{TaskEnded, TaskStarted};
 
-use self::fixture::{Made, READ, get, item, killed, links, ms, over, text, value};
+use self::fixture::{ALL, Made, READ, get, item, killed, links, ms, over, text, value};
 use super::assembly::BATCHES_IN_RUN;
 use super::batch::phases;
 use super::task;
@@ -34,7 +34,7 @@ fn failure() -> ItemEnd {
 
 #[test]
 fn a_batch_hangs_below_the_run_and_an_item_is_a_trace_of_its_own_linked_with_both() {
-    let mut made = Made::with(1.0);
+    let mut made = Made::with(ALL);
     let batch = made.batch(0, 1, BatchEnd::Done);
     made.ended(&batch);
     made.items(vec![item(4, &[batch], ItemEnd::Done)]);
@@ -69,7 +69,7 @@ fn a_batch_hangs_below_the_run_and_an_item_is_a_trace_of_its_own_linked_with_bot
 
 #[test]
 fn the_frame_names_the_span_that_the_batch_gets() {
-    let mut made = Made::with(1.0);
+    let mut made = Made::with(ALL);
     let batches = [0, BATCHES_IN_RUN].map(|n| made.batch(n, 1, killed(9)));
     batches.iter().for_each(|b| made.ended(b));
     let contexts = batches.map(|b| b.number.context.expect("ours are known beforehand"));
@@ -86,7 +86,7 @@ fn the_frame_names_the_span_that_the_batch_gets() {
 
 #[test]
 fn a_batch_whose_worker_was_killed_is_closed_with_the_error_and_names_its_retry() {
-    let mut made = Made::with(0.0);
+    let mut made = Made::with(None);
     let (lost, retry) = (made.batch(0, 1, killed(1)), made.batch(1, 1, BatchEnd::Done));
     made.ended(&lost);
     made.ended(&retry);
@@ -105,7 +105,7 @@ fn a_batch_whose_worker_was_killed_is_closed_with_the_error_and_names_its_retry(
     assert_eq!(value(&lost.events[1].attributes, attribute::BATCH_NEXT), get(retry, attribute::BATCH_ID));
     assert_eq!(links(spans.one(span::ITEM), "batch"), [id(lost), id(retry)]);
     assert_eq!(retry.status, Status::Unset);
-    // Whatever the share, the item shows both attempts.
+    // The item shows both attempts.
     assert_eq!(text(spans.one(span::ITEM), attribute::ITEM_KEPT), "retried");
     let attempts: Vec<bool> =
         spans.named(span::ITEM_BATCH).iter().map(|s| s.status == Status::Unset).collect();
@@ -114,8 +114,8 @@ fn a_batch_whose_worker_was_killed_is_closed_with_the_error_and_names_its_retry(
 }
 
 #[test]
-fn of_items_that_are_not_in_the_share_only_those_that_failed_are_drawn() {
-    let mut made = Made::with(0.0);
+fn of_items_that_are_not_slow_only_those_that_failed_are_drawn() {
+    let mut made = Made::with(None);
     let later = BATCHES_IN_RUN + 5;
     let (good, bad) = (made.batch(later, 2, BatchEnd::Done), made.batch(later + 1, 2, BatchEnd::Done));
     for (n, batch) in [(0, &good), (2, &bad)] {
@@ -134,7 +134,7 @@ fn of_items_that_are_not_in_the_share_only_those_that_failed_are_drawn() {
 
 #[test]
 fn a_file_that_cannot_be_decoded_fails_where_it_was_decoded() {
-    let mut made = Made::with(0.0);
+    let mut made = Made::with(None);
     let failure = Failure {
         stage: "pixels".to_owned(),
         kind: FailureKind::Decode,
@@ -150,7 +150,7 @@ fn a_file_that_cannot_be_decoded_fails_where_it_was_decoded() {
 
 #[test]
 fn the_trace_of_the_run_holds_the_first_batches_and_later_ones_are_traces_of_their_own() {
-    let mut made = Made::with(1.0);
+    let mut made = Made::with(ALL);
     for n in 0..BATCHES_IN_RUN + 10 {
         let batch = made.batch(n, 1, BatchEnd::Done);
         made.ended(&batch);
@@ -173,7 +173,7 @@ fn an_item_with_a_parent_is_its_child_and_follows_its_decision() {
         let is_traced = name != "1.png";
         (source == "items" && name != "2.png").then(|| TraceContext { flags: u8::from(is_traced), ..traced })
     };
-    let mut made = Made::with_parents(0.0, Some(Arc::new(parents)));
+    let mut made = Made::with_parents(None, Some(Arc::new(parents)));
     made.items((0..3).map(|n| item(n, &[], failure())).collect());
     let spans = made.all();
     let items = spans.named(span::ITEM);
@@ -188,7 +188,7 @@ fn an_item_with_a_parent_is_its_child_and_follows_its_decision() {
 
 #[test]
 fn the_run_says_how_it_ended_and_what_happened_to_its_workers() {
-    let mut made = Made::with(1.0);
+    let mut made = Made::with(ALL);
     let step = |at, worker, step| WorkerTrace {
         at: ms(at),
         worker: WorkerId(worker),
@@ -223,7 +223,7 @@ fn the_run_says_how_it_ended_and_what_happened_to_its_workers() {
 
 #[test]
 fn the_life_of_a_loader_stands_in_the_run_with_how_it_ended() {
-    let mut made = Made::with(1.0);
+    let mut made = Made::with(ALL);
     let mut lived = |began, ended, exit| {
         let (source, pid, last_words) = (SourceId(0), 4712, "boom".to_owned());
         made.run.loader(&LoaderTrace { source, pid, began: ms(began), ended: ms(ended), exit, last_words });
@@ -243,7 +243,7 @@ fn the_life_of_a_loader_stands_in_the_run_with_how_it_ended() {
 
 #[test]
 fn what_happens_to_a_device_and_is_found_out_about_it_stands_in_the_run() {
-    let mut made = Made::with(1.0);
+    let mut made = Made::with(ALL);
     let steps = [
         DeviceStep::Measured { stage: READ, bytes: 5 << 30 },
         DeviceStep::WorkersAdded { stage: READ, more: 3 },
@@ -277,7 +277,7 @@ fn what_happens_to_a_device_and_is_found_out_about_it_stands_in_the_run() {
 
 #[test]
 fn what_is_open_when_nothing_more_is_told_is_closed_with_an_error() {
-    let mut made = Made::with(0.0);
+    let mut made = Made::with(None);
     let batch = made.batch(BATCHES_IN_RUN, 3, BatchEnd::GivenUp);
     made.ended(&batch);
     let spans = made.all();
@@ -288,7 +288,7 @@ fn what_is_open_when_nothing_more_is_told_is_closed_with_an_error() {
 
 #[test]
 fn a_device_that_ran_out_of_memory_is_told_with_what_followed() {
-    let mut made = Made::with(0.0);
+    let mut made = Made::with(None);
     let (kind, error) = (RunErrorKind::OutOfMemory, "no room".to_owned());
     let end = BatchEnd::Fault { kind, error, then: Then::Split };
     let batch = made.batch(0, 1, end);
@@ -303,7 +303,7 @@ fn a_device_that_ran_out_of_memory_is_told_with_what_followed() {
 
 #[test]
 fn phases_follow_each_other_within_the_batch_whatever_the_worker_says() {
-    let made = Made::with(0.0);
+    let made = Made::with(None);
     let mut n = 0_u64;
     let mut next = move |below: u64| {
         n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -328,7 +328,7 @@ fn phases_follow_each_other_within_the_batch_whatever_the_worker_says() {
 
 #[test]
 fn an_attempt_at_a_task_hangs_below_the_run_and_later_ones_are_linked_with_it() {
-    let mut made = Made::with(0.0);
+    let mut made = Made::with(None);
     for (attempt, class) in (1..).zip([EndClass::Code, EndClass::Stopped, EndClass::Done]) {
         made.run.task(&attempt_at_task(attempt, class));
     }

@@ -11,21 +11,21 @@ use orchestra_runtime::trace::{
     BatchEnd, BatchTrace, DoneRows, EndedItems, ItemEnd, RunTracer, Token, TraceContext, Tracer as _,
 };
 
-use super::fixture::{KeptSpans, Made, began, began_at, each_of, groups, item, ms, over, rows_of};
+use super::fixture::{ALL, KeptSpans, Made, began, began_at, each_of, groups, item, ms, over, rows_of};
 use crate::names::{attribute, span};
+use crate::traces::Recorder;
 use crate::traces::span::Sink;
-use crate::traces::{ItemSampling, Recorder};
 
 /// The thread gives way to everything else on this machine.
 const PATIENCE: Duration = Duration::MAX;
 
 fn recorder() -> (Recorder, KeptSpans) {
-    recorder_of(ItemSampling { ratio: 1.0, ..ItemSampling::default() })
+    recorder_of(ALL)
 }
 
-fn recorder_of(sampling: ItemSampling) -> (Recorder, KeptSpans) {
+fn recorder_of(slow: Option<Duration>) -> (Recorder, KeptSpans) {
     let kept = KeptSpans::default();
-    (Recorder::over(kept.sink(1_000_000), sampling).expect("a thread can be started"), kept)
+    (Recorder::over(kept.sink(1_000_000), slow).expect("a thread can be started"), kept)
 }
 
 fn names(kept: &KeptSpans) -> Vec<String> {
@@ -41,7 +41,7 @@ fn what_many_threads_tell_of_many_runs_is_all_there_at_the_end() {
                 let run = recorder.begin(began());
                 for n in 0..100 {
                     let number = run.number_batch();
-                    let batch = Arc::into_inner(Made::with(0.0).batch(n, 2, BatchEnd::Done)).unwrap();
+                    let batch = Arc::into_inner(Made::with(None).batch(n, 2, BatchEnd::Done)).unwrap();
                     let batch = Arc::new(BatchTrace { number, ..batch });
                     run.batch_ended(Arc::clone(&batch));
                     let of_it = |index| item(index, std::slice::from_ref(&batch), ItemEnd::Done);
@@ -77,8 +77,7 @@ fn items_that_find_no_room_are_left_out_and_counted_but_for_those_that_are_alway
 fn full() -> (Recorder, KeptSpans, Arc<dyn RunTracer>, u64) {
     let kept = KeptSpans::default();
     let sink: Sink = kept.sink(1_000);
-    let sampling = ItemSampling { ratio: 1.0, ..ItemSampling::default() };
-    let recorder = Recorder::over(sink.clone(), sampling).expect("a thread can be started");
+    let recorder = Recorder::over(sink.clone(), ALL).expect("a thread can be started");
     let run = recorder.begin(began());
     let mut told = 0;
     while sink.has_room(8) {
@@ -114,7 +113,7 @@ fn what_a_host_wants_is_traced_also_while_the_exporter_is_full() {
 
 #[test]
 fn a_run_below_a_request_that_is_not_sampled_has_no_spans_and_items_follow_their_own_parents() {
-    let (recorder, spans_kept) = recorder_of(ItemSampling { ratio: 0.0, ..ItemSampling::default() });
+    let (recorder, spans_kept) = recorder_of(None);
     let request = TraceContext { trace_id: [7; 16], span_id: [8; 8], flags: 1 };
     let parents = move |_: &str, name: &str| (name == "1.png").then_some(request);
     let recorder =
@@ -122,7 +121,7 @@ fn a_run_below_a_request_that_is_not_sampled_has_no_spans_and_items_follow_their
     let run = recorder.begin(began());
     let number = run.number_batch();
     assert_eq!(number.context.unwrap().flags, 0, "as its parent");
-    let batch = Arc::into_inner(Made::with(0.0).batch(0, 2, BatchEnd::Done)).unwrap();
+    let batch = Arc::into_inner(Made::with(None).batch(0, 2, BatchEnd::Done)).unwrap();
     let batch = Arc::new(BatchTrace { number, ..batch });
     run.batch_ended(Arc::clone(&batch));
     let items: Vec<_> = (0..2).map(|n| began_at(n, 5_000)).collect();
@@ -162,10 +161,10 @@ fn the_log_names_the_trace_that_a_failed_item_is_found_in() {
 
 /// What is said of 40 batches of 64 items, told as groups or each item for itself: the items that are traced and why, and the batches. Of
 /// them, `slow` takes longer than the bound.
-fn said_of_batches(ratio: f64, together: bool, slow: Option<u64>) -> BTreeSet<String> {
-    let (recorder, spans_kept) = recorder_of(ItemSampling { ratio, slow: Some(ms(1_000)) });
+fn said_of_batches(bound: Option<Duration>, together: bool, slow: Option<u64>) -> BTreeSet<String> {
+    let (recorder, spans_kept) = recorder_of(bound);
     let run = recorder.begin(began());
-    let made = Made::with(0.0);
+    let made = Made::with(None);
     for n in 0..40 {
         let number = run.number_batch();
         let batch = Arc::into_inner(made.batch(n, 64, BatchEnd::Done)).expect("it is the only one");
@@ -194,19 +193,22 @@ fn said_of_batches(ratio: f64, together: bool, slow: Option<u64>) -> BTreeSet<St
 
 #[test]
 fn items_told_as_a_group_are_traced_as_each_alone_would_be() {
-    for ratio in [0.0, 0.02, 1.0] {
-        for slow in [None, Some(39 * 64 + 7)] {
-            let said = said_of_batches(ratio, true, slow);
-            assert_eq!(said, said_of_batches(ratio, false, slow), "{ratio}, {slow:?}");
-            let kept_as_slow = said.iter().filter(|s| s.contains("slow")).count();
-            assert_eq!(kept_as_slow, slow.iter().count(), "{said:?}");
-        }
+    for (bound, slow, n) in [
+        (None, Some(71), 0),
+        (Some(ms(1_000)), None, 0),
+        (Some(ms(1_000)), Some(71), 1),
+        (ALL, None, 40 * 64),
+    ] {
+        let said = said_of_batches(bound, true, slow);
+        assert_eq!(said, said_of_batches(bound, false, slow), "{bound:?}, {slow:?}");
+        let kept_as_slow = said.iter().filter(|s| s.contains("slow")).count();
+        assert_eq!(kept_as_slow, n, "{said:?}");
     }
 }
 
 /// The items that are traced, and why, of a group that is told to a recorder.
-fn kept_of(sampling: ItemSampling, mut group: EndedItems) -> BTreeSet<(String, String)> {
-    let (recorder, spans_kept) = recorder_of(sampling);
+fn kept_of(slow: Option<Duration>, mut group: EndedItems) -> BTreeSet<(String, String)> {
+    let (recorder, spans_kept) = recorder_of(slow);
     let run = recorder.begin(began());
     group.written(ms(5_010), &Ok(()));
     run.items_ended(&[group]);
@@ -222,7 +224,7 @@ fn kept_of(sampling: ItemSampling, mut group: EndedItems) -> BTreeSet<(String, S
 
 #[test]
 fn holes_and_rows_that_failed_are_not_of_the_group_and_a_bound_for_slow_items_holds_in_it() {
-    let batch = Made::with(0.0).batch(0, 40, BatchEnd::Done);
+    let batch = Made::with(None).batch(0, 40, BatchEnd::Done);
     // Every third row is a hole, every fourth item failed after all, and number 25 was 30 ms on its way where the others were 10.
     let tickets = || (0..40).map(|n| began_at(n, if n == 25 { 4_980 } else { 5_000 }));
     let is_hole = |n: u64| n.is_multiple_of(3);
@@ -230,13 +232,11 @@ fn holes_and_rows_that_failed_are_not_of_the_group_and_a_bound_for_slow_items_ho
     let slot = || tickets().map(|t| (!is_hole(t.id().index)).then(|| Token::whole(t))).collect();
     let failed = || (0..40).filter(|n| !is_hole(*n) && !is_left(*n)).map(|n| n as usize).collect();
     let left = || tickets().filter(|t| is_left(t.id().index)).collect::<Vec<_>>();
-    let ids = || left().iter().map(|t| t.id()).collect();
-    for slow in [None, Some(ms(20))] {
-        let rows = DoneRows::new(slot(), 0..40, failed(), ids(), Arc::clone(&batch));
-        let sampling = ItemSampling { ratio: 0.4, slow };
-        let kept = kept_of(sampling, EndedItems::rows(rows, ms(0)));
-        assert_eq!(kept, kept_of(sampling, each_of(left(), &batch)));
-        assert_eq!(kept.contains(&("25.png".to_owned(), "slow".to_owned())), slow.is_some(), "{kept:?}");
-        assert!(kept.iter().any(|(_, why)| why == "ratio"), "{kept:?}");
+    for (slow, n) in [(None, 0), (Some(ms(20)), 1), (ALL, left().len())] {
+        let rows = DoneRows::new(slot(), 0..40, failed(), Arc::clone(&batch));
+        let kept = kept_of(slow, EndedItems::rows(rows, ms(0)));
+        assert_eq!(kept, kept_of(slow, each_of(left(), &batch)));
+        assert_eq!(kept.contains(&("25.png".to_owned(), "slow".to_owned())), n > 0, "{kept:?}");
+        assert_eq!(kept.len(), n, "{kept:?}");
     }
 }
