@@ -8,13 +8,13 @@ use crate::cx::Cx;
 use crate::devices::Device;
 use crate::diagnostics::Span;
 use crate::plan::{Growth, WorkerPlan};
-use crate::priority::{are_weighed, divide, shares, threads_by_weight};
+use crate::priority::divide;
 use crate::workflow::ModelNode;
 
 /// One-thread workers on the CPU beyond this number gain nothing but memory use.
 const MAX_DEFAULT_CPU_WORKERS: usize = 8;
 /// Workers on a GPU that compute at once, by MPS, or that take turns by their priorities, where it is known, or found out in the run, how many
-/// fit, and no number is asked for. Where they take turns, one is as fast as four, and keeps one core busy (docs/measurements.md).
+/// fit, and no number is asked for; of all models together where priorities differ. Where they take turns, one is as fast as four, and keeps one core busy (docs/measurements.md).
 const DEFAULT_CUDA_WORKERS: usize = 4;
 
 /// A batch stage that wants workers.
@@ -74,36 +74,19 @@ fn on_cpu(
     reasons: &mut Vec<String>,
 ) -> Vec<WorkerPlan> {
     let weights: Vec<u32> = stages.iter().map(|s| demands[*s].model.asked.priority()).collect();
-    let is_left_to_us = |s: &usize| {
-        let model = demands[*s].model;
-        model.asked.workers.is_none() && model.asked.threads.is_none() && model.streams() == 1
-    };
-    let is_by_priority = are_weighed(&weights) && stages.iter().all(is_left_to_us);
-    let parts = if is_by_priority { threads_by_weight(cores, &weights) } else { divide(cores, &weights) };
-    let all = parts.iter().sum::<usize>();
-    // All workers have as many threads, so that their numbers are by priority, too.
-    let of_each = parts.iter().max().map_or(1, |most| most.div_ceil(MAX_DEFAULT_CPU_WORKERS));
     stages
         .iter()
-        .zip(parts)
+        .zip(divide(cores, &weights))
         .map(|(stage, part)| {
             let Demand { stage, model, .. } = &demands[*stage];
             let asked = model.asked.workers.as_ref().map(|w| w.value as usize);
             // More threads gain a program little: what it does between two products runs on one.
             let threads = model.asked.threads.or(model.program.as_ref().map(|_| 1));
-            let (count, threads) = match is_by_priority {
-                true => (((part + of_each / 2) / of_each).max(1), of_each),
-                false => workers_and_threads(part, asked, threads, model.streams()),
-            };
+            let (count, threads) = workers_and_threads(part, asked, threads, model.streams());
             let why = match (asked, model.asked.threads) {
                 (Some(_), Some(_)) => "workers and threads as asked".into(),
                 (Some(_), None) => format!("workers as asked, sharing {}", plural(part, "core")),
                 (None, Some(_)) => format!("threads as asked, sharing {}", plural(part, "core")),
-                // The system gives each the same time.
-                (None, None) if all > cores.max(stages.len()) => format!(
-                    "{part} of {all} on {}, because `priority` cannot be had with fewer",
-                    plural(cores, "core")
-                ),
                 (None, None) => format!(
                     "its share is {} of {cores}; workers of few threads outrun one of many",
                     plural(part, "core")
@@ -193,8 +176,7 @@ impl OnCuda<'_> {
         if !self.is_shared_out(&weights) {
             return if self.device.mps { DEFAULT_CUDA_WORKERS } else { 1 };
         }
-        let totals = (weights.len()..=weights.len() * DEFAULT_CUDA_WORKERS).rev();
-        let counts = shares(totals, DEFAULT_CUDA_WORKERS, &weights);
+        let counts = divide(DEFAULT_CUDA_WORKERS, &weights);
         self.stages.iter().zip(counts).find(|(s, _)| **s == stage).map_or(1, |(_, count)| count)
     }
 
@@ -204,7 +186,8 @@ impl OnCuda<'_> {
 
     /// Whether the numbers of workers follow from priorities.
     fn is_shared_out(&self, weights: &[u32]) -> bool {
-        self.stages.iter().all(|s| self.model(*s).asked.workers.is_none()) && are_weighed(weights)
+        let is_left_to_us = self.stages.iter().all(|s| self.model(*s).asked.workers.is_none());
+        is_left_to_us && weights.windows(2).any(|pair| pair[0] != pair[1])
     }
 
     /// Why a stage that asks for no number has no more than by default.

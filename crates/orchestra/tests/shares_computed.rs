@@ -53,7 +53,7 @@ fn share() -> f64 {
     }
     place.devices(1);
     place.write_workflow();
-    let machine = Machine { cores: 1, ..orchestra::machine() };
+    let machine = Machine { cores: 4, ..orchestra::machine() };
     let file = place.path("workflow.toml");
     let (plan, _) = orchestra::plan_file(&file, &PlanOptions::default(), &machine).unwrap();
     let plan = plan.unwrap();

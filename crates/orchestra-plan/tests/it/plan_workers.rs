@@ -70,16 +70,11 @@ fn unconnected_graphs_are_pipelines_that_share_cores_by_priority() {
     }
     assert_eq!(workers_of(&plan, "heavy"), ["cpu: 6 x 1"]);
     assert_eq!(workers_of(&plan, "light"), ["cpu: 2 x 1"]);
-    // The system gives each of more workers than cores the same time.
-    for cores in [1, 2, 4] {
-        let few = FakeHost::with_cores(cores).good(TWO_MODELS);
-        assert_eq!(workers_of(&few, "heavy"), ["cpu: 3 x 1"], "{cores}");
-        assert_eq!(workers_of(&few, "light"), ["cpu: 1 x 1"], "{cores}");
+    for (cores, heavy, light) in [(1, "1 x 1", "1 x 1"), (4, "3 x 1", "1 x 1"), (64, "8 x 6", "8 x 2")] {
+        let plan = FakeHost::with_cores(cores).good(TWO_MODELS);
+        assert_eq!(workers_of(&plan, "heavy"), [format!("cpu: {heavy}")], "{cores}");
+        assert_eq!(workers_of(&plan, "light"), [format!("cpu: {light}")], "{cores}");
     }
-    // Not 8 and 4, as if each had its number by itself.
-    let many = FakeHost::with_cores(16).good(TWO_MODELS);
-    assert_eq!(workers_of(&many, "heavy"), ["cpu: 6 x 2"]);
-    assert_eq!(workers_of(&many, "light"), ["cpu: 2 x 2"]);
     let equal = FakeHost::with_cores(1).good(&TWO_MODELS.replace("priority = 30", ""));
     assert_eq!(workers_of(&equal, "heavy"), ["cpu: 1 x 1"]);
 }
