@@ -31,7 +31,7 @@ const WITHOUT_KINDS: [&str; 4] = [
 ];
 
 /// Where these have the name of a kind between quotes: the file, the name, and what it is there.
-const NO_KINDS: [(&str, &str, &str); 20] = [
+const NO_KINDS: [(&str, &str, &str); 19] = [
     ("crates/orchestra-cli/src/doctor/cuda.rs", "cuda", "a finding of `doctor`"),
     ("crates/orchestra-plan/src/devices.rs", "cuda", "a device"),
     ("crates/orchestra-plan/src/connect/remedy.rs", "select", "help"),
@@ -48,7 +48,6 @@ const NO_KINDS: [(&str, &str, &str); 20] = [
     ("crates/orchestra-plan/src/tasks/rows.rs", "csv", "the end of the name of a table"),
     ("crates/orchestra-plan/src/tasks/rows.rs", "jsonl", "the end of the name of a table"),
     ("crates/orchestra-plan/src/connect/remedy.rs", "image", "help"),
-    ("crates/orchestra-plan/src/graph_view.rs", "files", "what a folder is watched for"),
     ("crates/orchestra-runtime/src/flow/uploads.rs", "files", "a field"),
     ("crates/orchestra-cli/src/init.rs", "files", "a key of JSON"),
     ("crates/orchestra-runtime/src/flow/file_name.rs", "jsonl", "the end of the name of an index"),

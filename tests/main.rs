@@ -87,5 +87,4 @@ mod tracing_otlp;
 mod trimmed;
 mod unchanged_sources;
 mod verify;
-mod watch;
 mod worker_memory;

@@ -202,53 +202,6 @@ fn a_list_of_objects_may_be_an_object_or_a_file_and_has_keys_or_urls() {
     place.no_process_is_left();
 }
 
-#[test]
-fn objects_that_appear_in_a_bucket_are_taken_once_over_stops_and_kills() {
-    let Some(moto) = Moto::start() else { return };
-    let place = Workplace::new();
-    let listing = "paths = [\"s3://digits/inbox/*.png\"]\nwatch = true\nwatch_settle = \"100ms\"";
-    place.write_blocks(&Blocks { devices: 1, ..Blocks::default() }, listing);
-    write_pictures(&place.images(), 40);
-    let bring = |numbers: std::ops::Range<u64>| {
-        let images = place.images();
-        moto.python(&format!(
-            "for n in range({}, {}): s3.upload_file(f'{}/{{n:08}}.png', 'digits', f'inbox/{{n:08}}.png')",
-            numbers.start,
-            numbers.end,
-            images.display()
-        ));
-    };
-    let start = || place.start_with(&moto.variables());
-    let until = |run: &mut Run, n: usize| {
-        run.must_reach("the results", || place.n_results() >= n);
-    };
-    // Nothing is there yet.
-    let mut run = start();
-    run.must_reach("it watches", || place.out().join(".orchestra/items-scans").exists());
-    bring(0..10);
-    until(&mut run, 10);
-    bring(10..20);
-    until(&mut run, 20);
-    run.kill_in(&place);
-    bring(20..30);
-    // The same key again is the same item.
-    bring(0..3);
-    let mut run = start();
-    until(&mut run, 30);
-    run.signal(rustix::process::Signal::TERM);
-    run.wait().must_exit(130);
-    bring(30..40);
-    place.edit("watch_settle = \"100ms\"", "watch_settle = \"100ms\"\nwatch_idle = \"1s\"");
-    start().wait().must_exit(0);
-    place.holds_exactly(40);
-    let verified = place.on_out("verify", &[]);
-    verified.must_exit(0).must_print(&["40 items: 40 done, 0 failed"]);
-    place.nothing_is_left();
-
-    place.edit("s3://digits/inbox/*.png", "http://127.0.0.1:1/a.png");
-    start().wait().must_exit(78).must_say(&["cannot watch `http://127.0.0.1:1/a.png`"]);
-}
-
 /// A workplace whose pictures `0..n` lie in a store that the test speaks for.
 fn in_store(n: u64, more: &'static str) -> (Workplace, Store) {
     let place = Workplace::new();

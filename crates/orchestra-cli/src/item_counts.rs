@@ -35,14 +35,11 @@ pub fn count(plan: &mut Plan) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Files on a disk. A pipe gives its rows once, a store charges for its pages, and a watched folder has no number.
+/// Files on a disk. A pipe gives its rows once, and a store charges for its pages.
 fn is_listed_soon(listing: &ListingSpec) -> bool {
     match listing {
         ListingSpec::Paths { .. } => true,
         ListingSpec::Manifest { path, .. } => path.as_ref().is_some_and(|path| path.is_file()),
-        ListingSpec::Watched { .. }
-        | ListingSpec::Objects { .. }
-        | ListingSpec::ObjectManifest { .. }
-        | ListingSpec::Generated => false,
+        ListingSpec::Objects { .. } | ListingSpec::ObjectManifest { .. } | ListingSpec::Generated => false,
     }
 }

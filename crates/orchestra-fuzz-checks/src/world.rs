@@ -120,18 +120,16 @@ impl Host for World {
         let name = self.item.as_ref().map_or("a.png", |(name, _)| name);
         let item = ItemEntry { name: name.into(), locator: Path::new("/flows/images").join(name) };
         match spec {
-            ListingSpec::Paths { patterns, base } | ListingSpec::Watched { patterns, base, .. } => {
-                match patterns.first().map(String::as_str) {
-                    Some(p) if p.starts_with("missing") => {
-                        Err(ListError::NoSuchFile { pattern: p.into(), path: base.join(p) })
-                    }
-                    Some(p) if p.starts_with('[') => {
-                        Err(ListError::BadPattern { pattern: p.into(), reason: "unclosed".into() })
-                    }
-                    Some(p) if !p.starts_with("none/") => Ok(Some(item)),
-                    _ => Ok(None),
+            ListingSpec::Paths { patterns, base } => match patterns.first().map(String::as_str) {
+                Some(p) if p.starts_with("missing") => {
+                    Err(ListError::NoSuchFile { pattern: p.into(), path: base.join(p) })
                 }
-            }
+                Some(p) if p.starts_with('[') => {
+                    Err(ListError::BadPattern { pattern: p.into(), reason: "unclosed".into() })
+                }
+                Some(p) if !p.starts_with("none/") => Ok(Some(item)),
+                _ => Ok(None),
+            },
             ListingSpec::Generated => Ok(None),
             ListingSpec::Objects { .. } | ListingSpec::ObjectManifest { .. } => Ok(Some(item)),
             ListingSpec::Manifest { path, .. } => {

@@ -210,19 +210,9 @@ fn label(tensor: &TensorSpec, with_name: bool) -> String {
 }
 
 fn listing(listing: &ListingSpec, folder: &Path) -> Vec<String> {
-    let watched = |what: &str| {
-        listing.watch().map(|watch| {
-            let end = watch.idle.map_or(String::new(), |idle| {
-                format!(", until none came for {}", humantime::format_duration(idle))
-            });
-            format!("and new {what} as they appear{end}")
-        })
-    };
     match listing {
-        ListingSpec::Paths { patterns, .. } | ListingSpec::Watched { patterns, .. } => {
-            patterns.iter().cloned().chain(watched("files")).collect()
-        }
-        ListingSpec::Objects { urls, .. } => urls.iter().cloned().chain(watched("objects")).collect(),
+        ListingSpec::Paths { patterns, .. } => patterns.clone(),
+        ListingSpec::Objects { urls, .. } => urls.clone(),
         ListingSpec::Manifest { path: Some(path), .. }
         | ListingSpec::ObjectManifest { list: Some(path), .. } => {
             vec![format!("list {}", path.strip_prefix(folder).unwrap_or(path).display())]

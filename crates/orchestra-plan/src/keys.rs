@@ -38,12 +38,6 @@ keys! {
         manifest: "text" = "none",
         /// only with `manifest`: what relative paths in it are relative to; `"s3://bucket/pages"` where they are keys of objects
         root: "text" = "the manifest's folder",
-        /// new files or objects of `paths` are [taken as they appear](../guide/workflow-file.md#watching-folders), each path once, until the run is stopped
-        watch: "true or false" = "false",
-        /// only with `watch`: for so long, size and time of change of a new file are the same before it is taken; a bucket is listed at intervals of it
-        watch_settle: "duration" = "\"2s\"",
-        /// only with `watch`: after so long without a new one the run is complete; at least twice `watch_settle`
-        watch_idle: "duration" = "none",
         /// files and folders that its loaders may read beside [those of its items](../security.md#what-a-loader-may-do): where records name pictures that lie elsewhere
         sandbox_read: "text or list" = "none",
     }

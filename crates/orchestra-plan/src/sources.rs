@@ -33,7 +33,7 @@ pub(crate) fn connect(source: &SourceNode, limits: &Limits, cx: &mut Cx<'_>) -> 
         | Ok(ListingSpec::ObjectManifest { list: Some(path), .. }) => {
             !path.to_str().is_some_and(is_url) && cx.host.file_kind(path) == FileKind::Other
         }
-        Ok(ListingSpec::Paths { .. } | ListingSpec::Watched { .. } | ListingSpec::Objects { .. }) => false,
+        Ok(ListingSpec::Paths { .. } | ListingSpec::Objects { .. }) => false,
         Ok(ListingSpec::Manifest { path: None, .. } | ListingSpec::ObjectManifest { list: None, .. })
         | Ok(ListingSpec::Generated)
         | Err(_) => true,
@@ -82,22 +82,10 @@ fn listing(source: &SourceNode, cx: &mut Cx<'_>) -> Result<ListingSpec, Reported
         RawListing::Paths(patterns) => {
             let url = patterns.iter().find(|p| is_url(&p.value));
             let store = url.map(|url| store(source, url, patterns, cx)).transpose()?;
-            if let (Some(watch), Some(SourceStore(store))) = (&source.watch, &store)
-                && let Some(single) = patterns.iter().find(|url| !store.can_list(&url.value))
-            {
-                let message = format!("source `{}` cannot watch `{}`", source.name.value, single.value);
-                return cx
-                    .error(watch.span, message)
-                    .label("a web server cannot be asked what it has")
-                    .help("leave `watch` out, or name a bucket: \"s3://bucket/inbox/\"")
-                    .fail();
-            }
-            let watch = source.watch.as_ref().map(|watch| watch.value);
             let base = cx.folder.clone();
-            let spec = |patterns: Vec<String>| match (&store, watch) {
-                (Some(store), watch) => ListingSpec::Objects { urls: patterns, store: store.clone(), watch },
-                (None, Some(watch)) => ListingSpec::Watched { base: base.clone(), patterns, watch },
-                (None, None) => ListingSpec::Paths { base: base.clone(), patterns },
+            let spec = |patterns: Vec<String>| match &store {
+                Some(store) => ListingSpec::Objects { urls: patterns, store: store.clone() },
+                None => ListingSpec::Paths { base: base.clone(), patterns },
             };
             let check = |pattern: &At<String>| check_pattern(pattern, &spec(vec![pattern.value.clone()]), cx);
             let all_match = patterns.iter().map(check).fold(Ok(()), Result::and);
@@ -167,12 +155,6 @@ fn check_pattern(pattern: &At<String>, spec: &ListingSpec, cx: &mut Cx<'_>) -> R
     let may_pass = found.as_ref().is_err_and(ListError::may_pass);
     let (message, help) = match found {
         Ok(Some(_)) => return Ok(()),
-        // It has no file yet.
-        Ok(None) if spec.watch().is_some() => return Ok(()),
-        Err(ListError::NoMatch { under, .. }) if matches!(spec, ListingSpec::Watched { .. }) => (
-            format!("`{}` cannot be watched: there is no folder `{}`", pattern.value, under.display()),
-            "make it first; it may be empty".to_owned(),
-        ),
         Ok(None) if is_url(&pattern.value) => (
             format!("`{}` names no object", pattern.value),
             "a glob knows `*`, `?`, `[..]`, `{a,b}` and `**`; keys are written as the store calls them"

@@ -18,7 +18,6 @@ use std::sync::Arc;
 
 use orchestra_core::data::Column;
 use orchestra_core::{Code, StageId, TensorSpec};
-use orchestra_store::Watch;
 
 pub(crate) use self::read::{read, tasks_as_written};
 pub(crate) use self::tables::declared;
@@ -75,7 +74,6 @@ pub(crate) struct SourceNode {
     pub table: Table,
     pub listing: Option<RawListing>,
     /// New files are taken, too.
-    pub watch: Option<At<Watch>>,
     /// What its loaders may read beside its items.
     pub sandbox_read: Vec<At<String>>,
     /// It uses values of tasks that have not ended.

@@ -33,7 +33,6 @@ mod manifest;
 mod objects;
 mod passed_over;
 mod pattern;
-mod watched;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -55,8 +54,6 @@ pub use self::listing_reader::{ListingReader, ListingSummary};
 pub use self::objects::{Object, ObjectPage, ObjectStore, Objects, SourceStore, is_url, one_by_one};
 pub use self::passed_over::{PassedOver, PassedOverCounts, is_hidden, is_hidden_part};
 use self::pattern::PathsEntry;
-use self::watched::Taken;
-pub use self::watched::Watch;
 
 /// What a finished run puts beside its part files: it names them. No folder, prefix or glob takes it for an item.
 pub const MANIFEST: &str = "_manifest.json";
@@ -79,9 +76,6 @@ pub enum ListingSpec {
         /// What speaks to their stores.
         #[serde(skip)]
         store: SourceStore,
-        /// With the objects that appear later: the list has no end but that of the watch.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        watch: Option<Watch>,
     },
     /// A list of paths in a file.
     ///
@@ -105,35 +99,15 @@ pub enum ListingSpec {
         #[serde(skip)]
         store: SourceStore,
     },
-    /// As `Paths`, with the files that appear later: the list has no end but that of the watch.
-    Watched {
-        /// As in `Paths`.
-        base: PathBuf,
-        /// As in `Paths`.
-        patterns: Vec<String>,
-        watch: Watch,
-    },
     /// No file: the kind of the source makes the items, [`Expand::expand`] of an empty path.
     Generated,
 }
 
 impl ListingSpec {
-    /// How it is watched, if it is.
-    pub fn watch(&self) -> Option<Watch> {
-        match self {
-            ListingSpec::Watched { watch, .. } => Some(*watch),
-            ListingSpec::Objects { watch, .. } => *watch,
-            ListingSpec::Paths { .. }
-            | ListingSpec::Manifest { .. }
-            | ListingSpec::ObjectManifest { .. }
-            | ListingSpec::Generated => None,
-        }
-    }
-
-    /// The files and folders in which its items lie, but for those that links, rows of a manifest or files that appear later lead to elsewhere.
+    /// The files and folders in which its items lie, but for those that links or rows of a manifest lead to elsewhere.
     pub fn roots(&self) -> Vec<PathBuf> {
         match self {
-            ListingSpec::Paths { base, patterns } | ListingSpec::Watched { base, patterns, .. } => patterns
+            ListingSpec::Paths { base, patterns } => patterns
                 .iter()
                 .filter_map(|pattern| PathsEntry::resolve(base, pattern).ok())
                 .map(PathsEntry::place)
@@ -176,51 +150,20 @@ impl Catalog {
         most: u64,
         path: &Path,
     ) -> Result<Self, ListError> {
-        let growth = Arc::new(match spec.watch() {
-            Some(_) => Growth::endless(),
-            None => Growth::default(),
-        });
+        let growth = Arc::new(Growth::default());
         let writer = ListingWriter::create(path, Some(Arc::clone(&growth)))?;
-        Self::begin(spec, expand, most, writer, Taken::default(), growth)
-    }
-
-    /// Goes on with the list of a source that is watched, which an earlier start has left as it was at any moment: what it names keeps
-    /// its number.
-    pub fn go_on(
-        spec: &ListingSpec,
-        expand: Option<Arc<dyn Expand>>,
-        most: u64,
-        path: &Path,
-    ) -> Result<Self, ListError> {
-        let taken = Taken::of(ListingReader::open_unfinished(path)?, expand.as_deref())?;
-        let growth = Arc::new(Growth::endless());
-        let writer = ListingWriter::go_on(path, Arc::clone(&growth))?;
-        Self::begin(spec, expand, most, writer, taken, growth)
-    }
-
-    fn begin(
-        spec: &ListingSpec,
-        expand: Option<Arc<dyn Expand>>,
-        most: u64,
-        writer: ListingWriter,
-        taken: Taken,
-        growth: Arc<Growth>,
-    ) -> Result<Self, ListError> {
-        let path = writer.target().to_owned();
-        let catalog = Self { path: path.clone(), growth: Arc::clone(&growth) };
+        let catalog = Self { path: path.into(), growth: Arc::clone(&growth) };
         let spec = spec.clone();
         let work = move || {
-            let listed = || match spec.watch() {
-                Some(how) => watched::watch(&spec, how, expand.as_deref(), most, writer, taken, &growth),
-                None => list(&spec, Lister::new(writer, expand.as_deref(), most, &|| !growth.is_stopped())),
-            };
+            let listed =
+                || list(&spec, Lister::new(writer, expand.as_deref(), most, &|| !growth.is_stopped()));
             let listed = catch_unwind(AssertUnwindSafe(listed)).unwrap_or(Err(ListError::Panicked));
             if let Err(error) = listed {
                 growth.fail(error);
             }
         };
         let started = thread::Builder::new().name("lister".into()).spawn(work);
-        started.map_err(|error| ListError::ListFile { path, doing: "write", error })?;
+        started.map_err(|error| ListError::ListFile { path: path.into(), doing: "write", error })?;
         catalog.growth.begun()?;
         Ok(catalog)
     }

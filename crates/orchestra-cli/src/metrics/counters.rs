@@ -75,10 +75,8 @@ impl RunReading<'_> {
         let stats = &self.meter.stats().pipelines[index];
         let labels = [self.meter.plan().pipelines[index].name.as_str()];
         let extent = self.meter.stats().extent_of(PipelineId(index as u16));
-        if let Some(listed) = extent.listed() {
-            self.reading.add(&names::ITEMS, &labels, listed);
-        }
         for (instrument, value) in [
+            (&names::ITEMS, extent.listed()),
             (&names::ITEMS_LISTING, u64::from(extent.known().is_none())),
             (&names::ITEMS_RESUMED, stats.resumed.get()),
             (&names::ITEMS_STARTED, stats.handed.get()),

@@ -54,17 +54,14 @@ pub fn plain_line(view: &ProgressView) -> String {
         return out;
     }
     let ItemCounts { read, failed, total, listed, .. } = view.now.items;
-    let mut out = match (total, listed) {
-        (Some(total), _) => format!(
+    let mut out = match total {
+        Some(total) => format!(
             "progress: {} of {} ({}%)",
             count(read),
             counted(total, "item", "items"),
             percent(read, total)
         ),
-        (None, Some(listed)) => {
-            format!("progress: {} of {} so far", count(read), counted(listed, "item", "items"))
-        }
-        (None, None) => format!("progress: {}", counted(read, "item", "items")),
+        None => format!("progress: {} of {} so far", count(read), counted(listed, "item", "items")),
     };
     out.push_str(&format!(", {}/s", per_second(view.per_second)));
     if let Some(eta) = view.eta {
@@ -145,15 +142,12 @@ fn facts(view: &ProgressView) -> Vec<(String, Style)> {
         facts.push((format!("{:>5}%", percent(ended, tasks)), plain()));
     } else {
         let ItemCounts { read, failed, total, listed, .. } = view.now.items;
-        match (total, listed) {
-            (Some(total), _) => {
+        match total {
+            Some(total) => {
                 facts.push((format!("{:>5}%", percent(read, total)), plain()));
                 facts.push((format!("{}/{}", count(read), count(total)), plain()));
             }
-            (None, Some(listed)) => {
-                facts.push((format!("{}/{} so far", count(read), count(listed)), plain()));
-            }
-            (None, None) => facts.push((counted(read, "item", "items"), plain())),
+            None => facts.push((format!("{}/{} so far", count(read), count(listed)), plain())),
         }
         facts.push((format!("{}/s", per_second(view.per_second)), plain()));
         facts.extend(view.eta.map(|eta| (format!("eta {}", clock(eta)), plain())));
@@ -386,12 +380,10 @@ cuda:1  0 workers  0% busy"
             let now = RunStatus { items, ..RunStatus::default() };
             ProgressView { now, per_second: 2.0, ..ProgressView::default() }
         };
-        let (growing, endless) = (view(1, None, Some(1234)), view(1, None, None));
+        let growing = view(1, None, 1234);
         assert_eq!(render(&growing, Look { width: 80, color: false }), ["1/1,234 so far  2.00/s"]);
         assert_eq!(plain_line(&growing), "progress: 1 of 1,234 items so far, 2.00/s");
-        assert_eq!(render(&endless, Look { width: 80, color: false }), ["1 item  2.00/s"]);
-        assert_eq!(plain_line(&endless), "progress: 1 item, 2.00/s");
-        let empty = view(0, Some(0), Some(0));
+        let empty = view(0, Some(0), 0);
         assert_eq!(render(&empty, Look { width: 80, color: false }), ["100.0%  0/0  2.00/s"]);
         assert_eq!(plain_line(&empty), "progress: 0 of 0 items (100.0%), 2.00/s");
     }

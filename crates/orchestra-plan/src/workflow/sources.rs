@@ -1,9 +1,5 @@
 //! `[sources.*]`: what each lists.
 
-use std::time::Duration;
-
-use orchestra_store::Watch;
-
 use super::tables::{declared, kind};
 use super::{RawListing, SourceNode};
 use crate::diagnostics::Diagnostics;
@@ -19,7 +15,6 @@ pub(super) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
         kind: None,
         table: table.clone(),
         listing: None,
-        watch: None,
         sandbox_read: Vec::new(),
         is_deferred: false,
         plan: None,
@@ -34,7 +29,6 @@ pub(super) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
     let mut f = Fields::new(what, node.name.span, table, &keys, diags);
     node.listing = if has_files { listing(&mut f) } else { Some(RawListing::Generated) };
     if has_files {
-        node.watch = read_watch(&mut f);
         node.sandbox_read = f.strings("sandbox_read").unwrap_or_default();
     }
     node
@@ -67,42 +61,4 @@ fn listing(f: &mut Fields<'_, '_>) -> Option<RawListing> {
             f.string("manifest").map(|path| RawListing::Manifest { path, root })
         }
     }
-}
-
-/// How the source is watched, if it is.
-fn read_watch(f: &mut Fields<'_, '_>) -> Option<At<Watch>> {
-    let is_watched = f.entry("watch").is_some() && f.boolean("watch")?;
-    let without = |key: &&&str| f.entry(key).is_some() && (!is_watched || f.entry("manifest").is_some());
-    let keys = ["watch", "watch_settle", "watch_idle"];
-    if let Some(key) = keys[usize::from(!is_watched)..].iter().find(without) {
-        let (key, span) = (*key, f.entry(key)?.key_span);
-        let (reason, help) = match is_watched {
-            true => (
-                "needs `paths`",
-                "a manifest cannot be watched: name the folder, for example paths = [\"inbox\"]",
-            ),
-            false => ("has no effect without `watch`", "add watch = true, or leave it out"),
-        };
-        f.bad(key, span, reason).help(help);
-        return None;
-    }
-    if !is_watched {
-        return None;
-    }
-    let settle: Duration = f.setting("watch_settle", "")?;
-    let idle = f.duration("watch_idle");
-    if let Some(entry) = f.entry("watch_idle")
-        && idle.is_some_and(|idle| idle < settle.saturating_mul(2))
-    {
-        let twice = humantime::format_duration(settle.saturating_mul(2));
-        let help = format!("write \"{twice}\" or more, or a shorter `watch_settle`");
-        f.bad(
-            "watch_idle",
-            entry.node.span,
-            "is less than twice `watch_settle`: a file could be left out that is there",
-        )
-        .help(help);
-        return None;
-    }
-    Some(At::new(Watch { settle, idle }, f.entry("watch")?.key_span))
 }

@@ -87,9 +87,9 @@ pub struct ItemCounts {
     pub failed: u64,
     /// Items that the sources name; `None` if the run ended before it was known how many they are.
     pub total: Option<u64>,
-    /// Items that were listed; `None` where a source has no last item.
-    pub listed: Option<u64>,
-    /// `known`; `growing` if the run ended before all were listed; `endless` if it was watching for more.
+    /// Items that were listed.
+    pub listed: u64,
+    /// `known`; `growing` if the run ended before all were listed.
     pub extent: &'static str,
     /// Of `read`: finished by earlier parts of the run.
     pub resumed: u64,
@@ -280,7 +280,6 @@ fn items(stats: &Stats, counts: Counts) -> ItemCounts {
         extent: match extent {
             Extent::Known(_) => "known",
             Extent::Growing(_) => "growing",
-            Extent::Endless => "endless",
         },
         resumed,
         in_flight,
@@ -322,12 +321,9 @@ fn device(
     }
 }
 
-/// The part that sets the pace. What is watched for comes when it comes.
+/// The part that sets the pace.
 fn bottleneck(context: &RunContext, devices: &[DeviceStatus], elapsed: Duration) -> Bottleneck {
     let (plan, stats) = (&context.plan, &context.stats);
-    if plan.sources.iter().any(|source| source.listing.watch().is_some()) {
-        return Bottleneck::Unknown;
-    }
     let workers: u64 = devices.iter().map(|device| device.workers).sum();
     let running: Duration = devices.iter().map(|device| device.time_busy).sum();
     let time = TimeSpent {

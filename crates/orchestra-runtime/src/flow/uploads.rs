@@ -360,7 +360,7 @@ mod tests {
             let (out, urls) = (tempfile::tempdir().unwrap(), vec![URL.to_owned()]);
             let out = out.path().join("items");
             let source = orchestra_store::SourceStore(store.clone());
-            let spec = orchestra_store::ListingSpec::Objects { urls, store: source, watch: None };
+            let spec = orchestra_store::ListingSpec::Objects { urls, store: source };
             orchestra_store::write_listing(&spec, &out).unwrap();
             let items = orchestra_store::ListingReader::open(&out).unwrap();
             items.map(|item| item.unwrap().name).collect::<Vec<_>>()

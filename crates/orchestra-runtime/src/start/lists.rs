@@ -16,10 +16,8 @@ use crate::look::expand_of;
 
 pub(super) struct Lists {
     private: PathBuf,
-    /// What starts the processes that list files.
-    loaders: Option<ProcessLauncher>,
-    /// Of a run with results, as they are now; `None` for a source that is watched.
-    relisted: Vec<Option<Relisted>>,
+    /// Of a run with results, as they are now.
+    relisted: Vec<Relisted>,
     /// Of a run without results, whose items may have other numbers now: being written, while the run begins.
     begun: Vec<Catalog>,
     /// Why the run cannot go on, where sources name less than before.
@@ -32,27 +30,24 @@ impl Lists {
         plan: &Plan,
         private: &Path,
         finished: u64,
-        loaders: Option<ProcessLauncher>,
+        loaders: Option<&ProcessLauncher>,
     ) -> Result<Self, StartRunError> {
         let private = private.to_owned();
         if finished == 0 {
             let list = |s: &SourcePlan, expand, most| {
                 Catalog::list(&s.listing, expand, most, &listing_path(&private, &s.name))
             };
-            let begun = each_source(plan, loaders.as_ref(), list)?;
-            return Ok(Self { private, loaders, relisted: Vec::new(), begun, missing: Vec::new() });
+            let begun = each_source(plan, loaders, list)?;
+            return Ok(Self { private, relisted: Vec::new(), begun, missing: Vec::new() });
         }
-        // What is watched is not listed anew: it goes on.
-        let relist = |s: &SourcePlan, expand, most| {
-            (!is_watched(s)).then(|| relist(&private, s, expand, most)).transpose()
-        };
-        let relisted = each_source(plan, loaders.as_ref(), relist)?;
-        let missing = plan.sources.iter().zip(&relisted).filter_map(|(s, r)| r.as_ref()?.missing(&s.name));
-        Ok(Self { missing: missing.collect(), private, loaders, relisted, begun: Vec::new() })
+        let relist = |s: &SourcePlan, expand, most| relist(&private, s, expand, most);
+        let relisted = each_source(plan, loaders, relist)?;
+        let missing = plan.sources.iter().zip(&relisted).filter_map(|(s, r)| r.missing(&s.name));
+        Ok(Self { missing: missing.collect(), relisted, private, begun: Vec::new() })
     }
 
     pub fn new_items(&self) -> u64 {
-        self.relisted.iter().flatten().map(Relisted::new_items).sum()
+        self.relisted.iter().map(Relisted::new_items).sum()
     }
 
     /// Why the run cannot go on, where items that are finished are others now, under the same names. Failed ones may have changed where they are
@@ -65,7 +60,7 @@ impl Lists {
     ) -> Result<Vec<String>, StartRunError> {
         let mut changes = Vec::new();
         for ((source, relisted), id) in plan.sources.iter().zip(&self.relisted).zip((0..).map(SourceId)) {
-            let Some(Relisted { next, extension: Some(extension), .. }) = relisted else { continue };
+            let Relisted { next, extension: Some(extension), .. } = relisted else { continue };
             let mut changed = extension.changed.clone();
             changed.keep(&journal.finished(id));
             if retried {
@@ -92,16 +87,14 @@ impl Lists {
         let catalogs = match self.relisted.is_empty() {
             true => self.begun,
             false => {
-                let mut again = self.relisted.into_iter().zip(finished.clone());
-                each_source(plan, self.loaders.as_ref(), |source, expand, most| {
-                    let path = listing_path(&self.private, &source.name);
-                    match again.next() {
-                        Some((Some(relisted), finished)) => relisted.keep(&finished)?,
-                        Some((None, finished)) => return watch_on(source, expand, most, &path, &finished),
-                        None => {}
-                    }
-                    Catalog::open(&path)
-                })?
+                let kept = plan.sources.iter().zip(self.relisted).zip(finished.clone());
+                let opened = kept.map(|((source, relisted), finished)| {
+                    let opened = relisted
+                        .keep(&finished)
+                        .and_then(|()| Catalog::open(&listing_path(&self.private, &source.name)));
+                    opened.map_err(|error| StartRunError::Listing { source_name: source.name.clone(), error })
+                });
+                opened.collect::<Result<_, _>>()?
             }
         };
         let listings = catalogs.into_iter().zip(finished);
@@ -134,30 +127,6 @@ fn names_of(list: &Path, items: impl Iterator<Item = u64>) -> Result<Vec<String>
         names.extend(reader.read()?.map(|(name, _)| name.to_owned()));
     }
     Ok(names)
-}
-
-fn is_watched(source: &SourcePlan) -> bool {
-    source.listing.watch().is_some()
-}
-
-/// Goes on with the list of a source that is watched.
-fn watch_on(
-    source: &SourcePlan,
-    expand: Option<Arc<dyn Expand>>,
-    most: u64,
-    list: &Path,
-    finished: &NumberSet,
-) -> Result<Catalog, ListError> {
-    // Before anything is added to it, which would take the numbers that are missing.
-    if finished.count_below(ListingReader::open_unfinished(list)?.n_items()) < finished.len() {
-        return Err(ends_early(list));
-    }
-    Catalog::go_on(&source.listing, expand, most, list)
-}
-
-fn ends_early(list: &Path) -> ListError {
-    let reason = "it ends before items that are finished; use `--fresh` to start over";
-    ListError::Damaged { path: list.to_owned(), reason }
 }
 
 /// The items of a source, listed anew beside the list that an earlier run used: those keep their numbers, new ones come behind them.
@@ -210,7 +179,8 @@ impl Relisted {
     fn keep(self, finished: &NumberSet) -> Result<(), ListError> {
         let Self { next, target, extension } = &self;
         if extension.as_ref().is_some_and(|e| finished.count_below(e.numbered) < finished.len()) {
-            return Err(ends_early(target));
+            let reason = "it ends before items that are finished; use `--fresh` to start over";
+            return Err(ListError::Damaged { path: target.clone(), reason });
         }
         fs::rename(next, target).map_err(|error| ListError::ListFile {
             path: target.clone(),

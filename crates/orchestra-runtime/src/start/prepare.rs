@@ -56,7 +56,7 @@ pub fn prepare(
         let run_id = past.identity.as_ref().map_or("", |identity| &identity.run_id);
         must_be_free(&plan, run_id, past.identity.is_none())?;
     }
-    let lists = Lists::of(&plan, folder.private_dir(), past.finished, loaders)?;
+    let lists = Lists::of(&plan, folder.private_dir(), past.finished, loaders.as_ref())?;
     if !lists.missing.is_empty() {
         return Err(past.changed(&plan, lists.missing));
     }

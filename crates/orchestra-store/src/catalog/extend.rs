@@ -12,7 +12,6 @@ use std::path::Path;
 use super::kept_files::KeptFiles;
 use super::lister::{Lister, list};
 use super::listing_file::{ListingWriter, folder_of};
-use super::listing_reader::ListEntry;
 use super::{Expand, ItemEntry, ListError, ListingReader, ListingSpec};
 use crate::number_set::NumberSet;
 use crate::sorter::{MergedRuns, Sorter};
@@ -172,12 +171,11 @@ fn copy_files(
     is_wanted: impl Fn(&[u8]) -> bool,
 ) -> Result<(), ListError> {
     list.rewind()?;
-    while let Some(entry) = list.read_entry()? {
-        match entry {
-            ListEntry::File(name, path, file) if is_wanted(path.as_os_str().as_bytes()) => {
-                writer.push_file(name, path, file)?;
-            }
-            ListEntry::File(..) | ListEntry::Item(_) => {}
+    while let Some(record) = list.read_record()? {
+        if let Some((name, path, file)) = list.file(&record)?
+            && is_wanted(path.as_os_str().as_bytes())
+        {
+            writer.push_file(name, path, file)?;
         }
     }
     Ok(())

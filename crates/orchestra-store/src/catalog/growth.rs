@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use super::{Extent, ListError, PassedOverCounts};
 use orchestra_core::locked;
@@ -17,8 +16,6 @@ pub struct Growth {
     state: Mutex<State>,
     changed: Condvar,
     stopped: AtomicBool,
-    /// A last item is not known before it is listed.
-    endless: bool,
 }
 
 #[derive(Default)]
@@ -45,22 +42,16 @@ pub(crate) struct Mark {
 }
 
 impl Growth {
-    /// That of a list that has no last item until its writer says so.
-    pub(crate) fn endless() -> Self {
-        Self { endless: true, ..Self::default() }
-    }
-
     /// How many items the list holds.
     pub fn extent(&self) -> Extent {
         let state = locked(&self.state);
         match state.outcome {
             Some(Ok(_)) => Extent::Known(state.count),
-            Some(Err(_)) | None if self.endless => Extent::Endless,
             Some(Err(_)) | None => Extent::Growing(state.count),
         }
     }
 
-    /// What the source was given that is no item, as far as it is listed; of a list that goes on, since this start.
+    /// What the source was given that is no item, as far as it is listed.
     pub fn passed_over(&self) -> PassedOverCounts {
         locked(&self.state).passed_over
     }
@@ -77,16 +68,7 @@ impl Growth {
     }
 
     pub(crate) fn stop(&self) {
-        let state = locked(&self.state);
         self.stopped.store(true, Ordering::Relaxed);
-        drop(state);
-        self.changed.notify_all();
-    }
-
-    /// Waits for so long, or until it is stopped; whether it is.
-    pub(crate) fn is_stopped_within(&self, time: Duration) -> bool {
-        drop(self.changed.wait_timeout_while(locked(&self.state), time, |_| !self.is_stopped()));
-        self.is_stopped()
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -143,12 +125,12 @@ impl Growth {
         self.changed.notify_all();
     }
 
-    /// Waits until something is listed, or that may take for ever, or is known never to be; then that error is given, and kept no longer.
+    /// Waits until something is listed, or is known never to be; then that error is given, and kept no longer.
     pub(crate) fn begun(&self) -> Result<(), ListError> {
         let waits = |state: &mut State| !state.begun && state.outcome.is_none();
         let waited = self.changed.wait_while(locked(&self.state), waits);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
-        if state.count > 0 || self.endless && state.begun {
+        if state.count > 0 {
             return Ok(());
         }
         state.outcome.take_if(|outcome| outcome.is_err()).map_or(Ok(()), |outcome| outcome.map(drop))

@@ -7,7 +7,6 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::listing_reader::ListEntry;
 use super::{ListError, ListingReader, PassedOverCounts};
 
 /// The files of an earlier list, in some 70 bytes each.
@@ -48,7 +47,7 @@ impl KeptFiles {
     fn read(list: &mut ListingReader) -> Result<Self, ListError> {
         let (mut kept, mut digest) = (Self::default(), Sha256::new());
         while let Some(record) = list.read_record()? {
-            if let ListEntry::File(name, path, file) = list.entry(&record)? {
+            if let Some((name, path, file)) = list.file(&record)? {
                 if file.digest != file.digest(digest.clone(), name, path) {
                     return Ok(Self::default());
                 }

@@ -49,10 +49,7 @@ pub fn write_items(
 pub(crate) fn list(spec: &ListingSpec, lister: Lister<'_>) -> Result<ListingSummary, ListError> {
     let lister = RefCell::new(lister);
     match spec {
-        // All that is there now, where the source does not watch.
-        ListingSpec::Paths { base, patterns } | ListingSpec::Watched { base, patterns, .. } => {
-            list_paths(base, patterns, &lister)?;
-        }
+        ListingSpec::Paths { base, patterns } => list_paths(base, patterns, &lister)?,
         ListingSpec::Objects { urls, store, .. } => {
             let idle = || lister.borrow_mut().idle();
             let mut passed_over = PassedOverCounts::default();
@@ -133,11 +130,6 @@ impl<'a> Lister<'a> {
     }
 
     pub fn push(&mut self, name: &str, path: &Path) -> Result<(), ListError> {
-        self.push_from(0, name, path)
-    }
-
-    /// Writes the items of a file but the first `skipped`.
-    pub fn push_from(&mut self, skipped: u64, name: &str, path: &Path) -> Result<(), ListError> {
         let Some(expand) = self.expand else {
             return self.write(name, path, path);
         };
@@ -158,9 +150,6 @@ impl<'a> Lister<'a> {
                 }
             };
             at += 1;
-            if at <= skipped {
-                return Ok(());
-            }
             self.write(&format!("{name}{suffix}"), Path::new(OsStr::from_bytes(locator)), path)
         })?;
         match version.filter(|_| is_steady) {
@@ -236,12 +225,10 @@ impl<'a> Lister<'a> {
 pub fn first_item(spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
     let mut first = None;
     match spec {
-        ListingSpec::Paths { base, patterns } | ListingSpec::Watched { base, patterns, .. } => {
-            let is_watched = matches!(spec, ListingSpec::Watched { .. });
+        ListingSpec::Paths { base, patterns } => {
             for pattern in patterns {
                 let entry = match PathsEntry::resolve(base, pattern) {
-                    // What is watched may be empty, and must be there.
-                    Err(ListError::NoMatch { .. }) if !is_watched => continue,
+                    Err(ListError::NoMatch { .. }) => continue,
                     other => other?,
                 };
                 if let Some(path) = any_file(&entry)? {

@@ -1,7 +1,7 @@
 //! Writes a list on disk as a stream. Does not know how items are found.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tempfile::{NamedTempFile, TempPath};
 
 use super::growth::{Growth, STRIDE};
 use super::listed_file::ListedFile;
-use super::listing_reader::{IS_FILE, IS_SUFFIX, ListingReader, ListingSummary, MAGIC, MAX_TEXT};
+use super::listing_reader::{IS_FILE, IS_SUFFIX, ListingSummary, MAGIC, MAX_TEXT};
 use super::{ListError, PassedOverCounts};
 use crate::atomic::sync_folder_of;
 
@@ -57,48 +57,6 @@ impl ListingWriter {
             readers,
             published: offset,
         })
-    }
-
-    /// Goes on with a list, complete or not: behind its last whole item.
-    pub fn go_on(target: &Path, readers: Arc<Growth>) -> Result<Self, ListError> {
-        let wrap = |error| ListError::ListFile { path: target.into(), doing: "write", error };
-        let mut reader = ListingReader::open_unfinished(target)?;
-        let (mut index, mut digest) = (Vec::new(), Sha256::new());
-        let mut offset = reader.offset;
-        while let Some(record) = reader.read_record()? {
-            if !record.is_file && (reader.next - 1).is_multiple_of(STRIDE) {
-                index.push(offset);
-            }
-            reader.record().iter().for_each(|bytes| digest.update(bytes));
-            offset = reader.offset;
-        }
-        let mut file = File::options().write(true).open(target).map_err(wrap)?;
-        file.set_len(offset).and_then(|()| file.seek(SeekFrom::End(0))).map_err(wrap)?;
-        let (out, readers) = (BufWriter::new(file), Some(readers));
-        let (target, count) = (target.into(), reader.next);
-        let passed_over = PassedOverCounts::default();
-        Ok(Self {
-            target,
-            out,
-            temporary: None,
-            offset,
-            count,
-            passed_over,
-            index,
-            digest,
-            readers,
-            published: offset,
-        })
-    }
-
-    /// Lets readers have the list as it is, also where it is empty.
-    pub fn begin(&mut self) -> Result<(), ListError> {
-        self.settle().map_err(|e| self.error(e))?;
-        self.published = self.offset;
-        if let Some(readers) = &self.readers {
-            readers.publish(self.count, self.passed_over, self.offset, &self.index, None);
-        }
-        Ok(())
     }
 
     pub fn push(&mut self, name: &str, locator: &Path) -> Result<(), ListError> {
@@ -156,7 +114,15 @@ impl ListingWriter {
 
     /// Lets readers have what is written. It is durable before anyone numbers results by it.
     pub fn publish(&mut self) -> Result<(), ListError> {
-        if self.readers.is_none() || self.offset == self.published { Ok(()) } else { self.begin() }
+        if self.readers.is_none() || self.offset == self.published {
+            return Ok(());
+        }
+        self.settle().map_err(|e| self.error(e))?;
+        self.published = self.offset;
+        if let Some(readers) = &self.readers {
+            readers.publish(self.count, self.passed_over, self.offset, &self.index, None);
+        }
+        Ok(())
     }
 
     /// Makes the list durable, complete and under its name.
@@ -208,6 +174,7 @@ pub(crate) fn folder_of(file: &Path) -> PathBuf {
 mod tests {
     use super::super::ItemEntry;
     use super::*;
+    use crate::catalog::ListingReader;
 
     fn write(target: &Path, names: impl Iterator<Item = String>) -> ListingSummary {
         let mut writer = ListingWriter::create(target, None).unwrap();

@@ -70,13 +70,8 @@ pub(super) struct ListRecord {
     pub(super) is_file: bool,
 }
 
-/// What a list has.
-pub(crate) enum ListEntry<'a> {
-    /// The locator of an item.
-    Item(&'a [u8]),
-    /// The name and path of a file, all of whose items come before it.
-    File(&'a str, &'a Path, ListedFile),
-}
+/// The name and path of a file, all of whose items come before it.
+pub(super) type FileEntry<'a> = (&'a str, &'a Path, ListedFile);
 
 impl ListingReader {
     /// Opens a complete list at its first item.
@@ -217,21 +212,16 @@ impl ListingReader {
         Ok(None)
     }
 
-    /// As [`Self::read`], with the files.
-    pub(crate) fn read_entry(&mut self) -> Result<Option<ListEntry<'_>>, ListError> {
-        let Some(record) = self.read_record()? else { return Ok(None) };
-        self.entry(&record).map(Some)
-    }
-
-    /// What the record is that was read last.
-    pub(super) fn entry(&self, record: &ListRecord) -> Result<ListEntry<'_>, ListError> {
-        let locator = &self.text[..record.locator_len];
+    /// The file that the record is that was read last, if it is one.
+    pub(super) fn file(&self, record: &ListRecord) -> Result<Option<FileEntry<'_>>, ListError> {
         if !record.is_file {
-            return Ok(ListEntry::Item(locator));
+            return Ok(None);
         }
         let name = str::from_utf8(&self.text[record.name.clone()]).unwrap_or_default();
-        let file = ListedFile::read(locator).map(|(path, file)| ListEntry::File(name, path, file));
-        file.ok_or_else(|| self.damaged("a file has no version"))
+        match ListedFile::read(&self.text[..record.locator_len]) {
+            Some((path, file)) => Ok(Some((name, path, file))),
+            None => Err(self.damaged("a file has no version")),
+        }
     }
 
     /// Its bytes.

@@ -102,29 +102,6 @@ enum Kind {
 }
 
 impl ObjectsEntry {
-    /// Those of a source, and what the names of its items are relative to.
-    pub(super) fn all(urls: &[String], store: &dyn ObjectStore) -> Result<(Vec<Self>, String), ListError> {
-        let entries =
-            urls.iter().map(|url| Self::resolve(url, store, false)).collect::<Result<Vec<_>, _>>()?;
-        let root = common_root(&entries);
-        Ok((entries, root))
-    }
-
-    /// Gives the URLs of all objects that it takes now, in the order of the store. `idle` is called before each page but the first.
-    pub(super) fn each(
-        &self,
-        store: &dyn ObjectStore,
-        idle: &dyn Fn() -> Result<(), ListError>,
-        pass: Pass<'_>,
-        take: &mut dyn FnMut(&str) -> Result<(), ListError>,
-    ) -> Result<(), ListError> {
-        let mut objects = EntryObjects::start(self, store)?;
-        while let Some(url) = objects.next(idle, pass)? {
-            take(&url)?;
-        }
-        Ok(())
-    }
-
     /// `ask`: whether an object of that name is looked for where the store need not be asked to list it.
     fn resolve(url: &str, store: &dyn ObjectStore, ask: bool) -> Result<Self, ListError> {
         let bad = |reason: &str| ListError::BadPattern { pattern: url.into(), reason: reason.into() };
@@ -270,7 +247,9 @@ pub(super) fn list(
     push: Push<'_>,
     pass: Pass<'_>,
 ) -> Result<(), ListError> {
-    let (entries, root) = ObjectsEntry::all(urls, store)?;
+    let entries =
+        urls.iter().map(|url| ObjectsEntry::resolve(url, store, false)).collect::<Result<Vec<_>, _>>()?;
+    let root = common_root(&entries);
     let (mut walks, mut heads) = (Vec::new(), BinaryHeap::new());
     for (at, entry) in entries.iter().enumerate() {
         let mut walk = EntryObjects::start(entry, store)?;

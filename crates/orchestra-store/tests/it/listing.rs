@@ -7,13 +7,11 @@ use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, Mutex};
-use std::time::Duration;
 
 use orchestra_store::{
-    Catalog, Expand, Extent, Found, ListError, ListingReader, ListingSpec, PassedOver, PushFound, Watch,
-    first_item, relist, write_items, write_listing,
+    Catalog, Expand, Extent, Found, ListError, ListingReader, ListingSpec, PassedOver, PushFound, first_item,
+    relist, write_items, write_listing,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -312,7 +310,7 @@ fn wait_for(catalog: &Catalog, n: u64) {
         let _ = tell.send(()); // An error: the receiver is gone.
     });
     let goes_on = || growth.extent().known().is_none() && growth.failure(|_| ()).is_none();
-    while goes_on() && growth.extent().listed() < Some(n) {
+    while goes_on() && growth.extent().listed() < n {
         told.recv().unwrap();
     }
 }
@@ -448,100 +446,6 @@ fn a_list_ends_with_the_first_item_beyond_those_that_it_may_have() {
         other => panic!("{other:?}"),
     }
     assert!(!out.exists(), "it is no list");
-    // One that is watched goes on with what an earlier start has listed.
-    let watch = Watch { settle: Duration::ZERO, idle: Some(Duration::ZERO) };
-    let patterns = vec!["in".to_owned()];
-    let spec = ListingSpec::Watched { base: base.path().into(), patterns, watch };
-    let catalog = Catalog::list(&spec, None, 3, &out).unwrap();
-    wait_for(&catalog, u64::MAX);
-    assert_eq!(catalog.growth().extent(), Extent::Known(3));
-    drop(catalog);
-    fs::write(base.path().join("in/d"), "").unwrap();
-    let is_refused = |error: &ListError| matches!(error, ListError::TooMany { most: 3, .. });
-    let went_on = Catalog::go_on(&spec, None, 3, &out).map(|catalog| {
-        wait_for(&catalog, u64::MAX);
-        catalog.growth().failure(is_refused) == Some(true)
-    });
-    assert!(went_on.unwrap_or_else(|error| is_refused(&error)));
-}
-
-/// Files of as many rows as they have bytes.
-#[derive(Debug)]
-struct RowsOfBytes;
-
-impl Expand for RowsOfBytes {
-    fn expand(&self, file: &Path, push: PushFound<'_>) -> Result<(), ListError> {
-        let rows = fs::metadata(file).unwrap().len();
-        let path = file.as_os_str().as_bytes();
-        (0..rows).try_for_each(|row| {
-            push(Found::Item(&format!("[{row}]"), &[path, format!("#{row}").as_bytes()].concat()))
-        })
-    }
-}
-
-#[test]
-fn a_watched_list_that_was_cut_anywhere_goes_on_with_each_item_once_and_none_moved() {
-    let base = folder_with(&["in/a", "in/b#1"]);
-    fs::write(base.path().join("in/a"), b"xxx").unwrap();
-    fs::write(base.path().join("in/b#1"), b"xx").unwrap();
-    let watch = Watch { settle: Duration::ZERO, idle: Some(Duration::ZERO) };
-    let spec = ListingSpec::Watched { base: base.path().into(), patterns: vec!["in".into()], watch };
-    let out = tempfile::tempdir().unwrap();
-    let list = out.path().join("items");
-    let complete = |catalog: Catalog| {
-        let (told, heard) = channel();
-        let growth = Arc::clone(catalog.growth());
-        growth.watch(move || {
-            let _ = told.send(());
-        });
-        while growth.extent().known().is_none() {
-            assert_eq!(growth.failure(ToString::to_string), None);
-            // It may have ended before anyone listened.
-            let _ = heard.recv_timeout(Duration::from_millis(20));
-        }
-        let items = catalog.reader().unwrap().map(|item| item.unwrap().name);
-        items.collect::<Vec<_>>()
-    };
-    let expand = || Some(Arc::new(RowsOfBytes) as Arc<dyn Expand>);
-    let all = complete(Catalog::list(&spec, expand(), u64::MAX, &list).unwrap());
-    assert_eq!(all, ["a[0]", "a[1]", "a[2]", "b#1[0]", "b#1[1]"]);
-    let whole = fs::read(&list).unwrap();
-    fs::write(base.path().join("in/0"), b"x").unwrap();
-    for len in 8..=whole.len() {
-        fs::write(&list, &whole[..len]).unwrap();
-        let numbered = ListingReader::open_unfinished(&list).unwrap().count();
-        let items = complete(Catalog::go_on(&spec, expand(), u64::MAX, &list).unwrap());
-        assert_eq!(items[..numbered], all[..numbered], "{len} of {} bytes", whole.len());
-        let mut sorted = items.clone();
-        sorted.sort();
-        assert_eq!(sorted, ["0[0]", "a[0]", "a[1]", "a[2]", "b#1[0]", "b#1[1]"], "{items:?}");
-    }
-    for rubbish in [&b""[..], b"rubbish that is no list"] {
-        fs::write(&list, rubbish).unwrap();
-        assert!(matches!(Catalog::go_on(&spec, None, u64::MAX, &list), Err(ListError::Damaged { .. })));
-    }
-}
-
-#[test]
-fn a_watched_folder_may_be_empty_and_a_list_of_it_ends_when_it_is_dropped() {
-    let base = folder_with(&["in/.hidden"]);
-    let watch = Watch { settle: Duration::from_secs(3_600), idle: None };
-    let spec = |pattern: &str| ListingSpec::Watched {
-        base: base.path().into(),
-        patterns: vec![pattern.into()],
-        watch,
-    };
-    let out = tempfile::tempdir().unwrap();
-    let catalog = Catalog::list(&spec("in/*.png"), None, u64::MAX, &out.path().join("items")).unwrap();
-    assert_eq!((catalog.growth().extent(), catalog.growth().count()), (Extent::Endless, 0));
-    assert!(catalog.reader().unwrap().next().is_none());
-    let growth = Arc::downgrade(catalog.growth());
-    drop(catalog);
-    while growth.upgrade().is_some() {
-        std::thread::yield_now();
-    }
-    let error = Catalog::list(&spec("none/*.png"), None, u64::MAX, &out.path().join("more")).unwrap_err();
-    assert!(error.to_string().contains("`none/*.png` matches no file"), "{error}");
 }
 
 /// Files of as many rows as they have bytes, whose version is what they hold; and those that were read.

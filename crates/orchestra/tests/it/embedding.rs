@@ -157,7 +157,7 @@ async fn snapshots_end_with_the_account_of_the_run() {
     let seen = bounded("the snapshots end", seen).await.unwrap();
     assert!(seen.windows(2).all(|w| w[0].items.done <= w[1].items.done), "never fewer than before");
     assert!(
-        seen.iter().all(|s| Some(s.items.read + s.items.in_flight) <= s.items.listed),
+        seen.iter().all(|s| s.items.read + s.items.in_flight <= s.items.listed),
         "never more than there are"
     );
     assert_eq!(

@@ -203,18 +203,16 @@ impl Host for FakeHost {
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
         let item = ItemEntry { name: "a.png".into(), locator: "/flows/images/a.png".into() };
         match spec {
-            ListingSpec::Paths { patterns, base } | ListingSpec::Watched { patterns, base, .. } => {
-                match patterns[0].as_str() {
-                    p if p.starts_with("none/") => Ok(None),
-                    p if p.starts_with("missing") => {
-                        Err(ListError::NoSuchFile { pattern: p.into(), path: base.join(p) })
-                    }
-                    p if self.files.contains_key(&base.join(p)) => {
-                        Ok(Some(ItemEntry { name: p.into(), locator: base.join(p) }))
-                    }
-                    _ => Ok(Some(item)),
+            ListingSpec::Paths { patterns, base } => match patterns[0].as_str() {
+                p if p.starts_with("none/") => Ok(None),
+                p if p.starts_with("missing") => {
+                    Err(ListError::NoSuchFile { pattern: p.into(), path: base.join(p) })
                 }
-            }
+                p if self.files.contains_key(&base.join(p)) => {
+                    Ok(Some(ItemEntry { name: p.into(), locator: base.join(p) }))
+                }
+                _ => Ok(Some(item)),
+            },
             ListingSpec::Generated => Ok(None),
             ListingSpec::Objects { .. } | ListingSpec::ObjectManifest { .. } => Ok(Some(item)),
             ListingSpec::Manifest { path, .. } => {
