@@ -251,7 +251,7 @@ fn on_nan(kind: &str) -> OnNan {
         "python" | "cuda" => NoneComes("the user's own code is given the number as it is"),
         "gather" => NoneComes("it puts rows into a list, as they are"),
         "split" => NoneComes("it takes rows out of a list, as they are"),
-        "merge" | "draw" => NoneComes("`detect` has failed; a test beside its code gives it NaN"),
+        "draw" => NoneComes("`detect` has failed; a test beside its code gives it NaN"),
         other => panic!("say here and in docs/guide/numbers.md what `{other}` does with NaN"),
     }
 }

@@ -1,5 +1,5 @@
 //! Rows of which models compute no more than their pictures fill: whole pages and crops of them, of many sizes. What is found on them lies where it was drawn, and
-//! models see exactly as much as the reference says. And what goes through several stages of one size, by what it is, comes back as one list.
+//! models see exactly as much as the reference says.
 
 use std::fs;
 
@@ -18,8 +18,6 @@ const PAGE_STEP: u32 = 16;
 const CROP_STEP: u32 = 24;
 /// Pixels by which an edge may be off: regions are found on whole pixels of rows.
 const OFF: f64 = 2.0;
-/// Wider boxes go one way, the others another one.
-const WIDE: u32 = 90;
 
 /// Width and height of page `n`. Some have the shape of the row, some are scaled.
 fn size(n: u32) -> (u32, u32) {
@@ -112,31 +110,9 @@ model = "line"
 [stages.record]
 kind = "gather"
 from = ["lines.box", "read"]
-[stages.is-wide]
-kind = "filter"
-from = "lines"
-keep = "box[2] - box[0] > {WIDE}"
-[stages.wide]
-kind = "gather"
-from = "is-wide.box"
-[stages.is-narrow]
-kind = "filter"
-from = "lines"
-keep = "box[2] - box[0] <= {WIDE}"
-[stages.narrow]
-kind = "gather"
-from = "is-narrow.box"
-[stages.both]
-kind = "merge"
-from = ["wide", "narrow"]
-order = "top-to-bottom"
 [sinks.results]
 kind = "jsonl"
 from = "record"
-[sinks.merged]
-kind = "jsonl"
-from = "both"
-path = "merged.jsonl"
 [devices]
 use = ["cpu"]
 "#
@@ -145,18 +121,17 @@ use = ["cpu"]
     place
 }
 
-/// The records of a file by the number of their page.
-fn records(place: &Workplace, file: &str) -> Vec<Vec<Value>> {
+/// The records by the number of their page.
+fn records(place: &Workplace) -> Vec<Vec<Value>> {
     let mut of_pages = vec![None; PAGES as usize];
-    for record in place.lines(file) {
+    for record in place.lines("results.jsonl") {
         let item = record["item"].as_str().unwrap().rsplit('/').next().unwrap();
         let page: usize = item.trim_end_matches(".png").parse().unwrap();
         let rows = record["result"].as_array().unwrap().clone();
         assert!(of_pages[page].replace(rows).is_none(), "{item} is there twice");
     }
-    let of = |(page, rows): (usize, Option<Vec<Value>>)| {
-        rows.unwrap_or_else(|| panic!("{file} has no page {page}"))
-    };
+    let of =
+        |(page, rows): (usize, Option<Vec<Value>>)| rows.unwrap_or_else(|| panic!("page {page} is missing"));
     of_pages.into_iter().enumerate().map(of).collect()
 }
 
@@ -170,7 +145,7 @@ fn corners(of: &Value) -> [f64; 4] {
 #[test]
 fn models_see_what_pictures_fill_and_boxes_lie_where_they_were_drawn() {
     let place = run();
-    let (found, merged) = (records(&place, "results.jsonl"), records(&place, "merged.jsonl"));
+    let found = records(&place);
     let mut sizes = std::collections::BTreeSet::new();
     for n in 0..PAGES {
         let (drawn, found) = (boxes(n), &found[n as usize]);
@@ -196,12 +171,9 @@ fn models_see_what_pictures_fill_and_boxes_lie_where_they_were_drawn() {
             }
             sizes.insert(sees);
         }
-        let of = |rows: &[Value], name: &str| rows.iter().map(|row| corners(&row[name])).collect::<Vec<_>>();
-        let (one, both) = (of(found, "lines.box"), of(&merged[n as usize], "box"));
-        assert_eq!(one, both, "page {n}: two ways make one list");
     }
     assert!(sizes.len() >= 4, "{sizes:?}: lines of few sizes prove little");
-    place.nothing_is_left_but(&["results.jsonl", "merged.jsonl"]);
+    place.nothing_is_left();
 }
 
 #[test]

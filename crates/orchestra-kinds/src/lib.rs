@@ -46,7 +46,6 @@ pub fn builtin() -> Kinds {
             Arc::new(Typed::<stages::filter::Filter>::kind()),
             Arc::new(Typed::<stages::gather::Gather>::kind()),
             Arc::new(Typed::<stages::split::Split>::kind()),
-            Arc::new(Typed::<stages::merge::Merge>::kind()),
             Arc::new(Typed::<stages::reduce::ReduceStage>::kind()),
             Arc::new(Typed::<stages::ctc::Ctc>::kind()),
             Arc::new(Typed::<stages::select::Select>::kind()),

@@ -1,4 +1,4 @@
-//! Keys that earlier versions of the file format had. Each is an error that says what takes its place; none is read.
+//! Keys and kinds that earlier versions of the file format had. Each is an error that says what takes its place; none is read.
 
 use crate::tree::Table;
 
@@ -25,8 +25,9 @@ removed_keys! {
     "stage " as of mask: "leave it out: a mask is the content of a PNG file, and run lengths can be made of it",
     "stage " class of mask: "leave it out: a mask holds all classes, and there are no run lengths of one any more",
     "stage " checkpoint of iterate: "leave it out: a batch whose worker is lost begins its loop again; `limits.batch_timeout` bounds the whole loop",
+    "stage " kind of merge: "write a stage of kind `python` that gives one list of several: `return {\"parts\": first + second}`",
     "[telemetry]" sample: "set `slow`: items that take so long are traced, with \"0s\" all; those that failed or were tried again always are",
-    "source " watch: "leave it out, and start the workflow again from time to time: each start goes on with the files that came since",
+    "source " watch: "leave it out, and start the workflow again from time to time: each start goes on with the files that came since, where those before stay",
     "source " watch_settle: "leave it out: what writes files moves them in once they are whole",
     "source " watch_idle: "leave it out: a run is complete once all files that are there are done",
     "pipeline " loaders: "leave it out: sources share `limits.loaders` equally",

@@ -14,7 +14,6 @@ pub mod image;
 pub mod infer;
 pub mod iterate;
 pub mod mask;
-pub mod merge;
 pub mod pages;
 pub mod python;
 pub mod reduce;
