@@ -47,6 +47,7 @@ fn failed_items_are_done_again_with_the_command_that_started_the_run() {
     assert_eq!(in_parts(&place), Vec::from_iter(GOOD..GOOD + BAD));
     let lines = || fs::read_to_string(place.path("out/results.jsonl")).unwrap();
     let before = lines();
+    place.command(&["-q", "retry", out]).must_exit(65);
     // Nothing is better than it was: the same items fail again, and stand there once.
     retry().must_exit(65).must_say(&["5 failed ones are tried again", "120 done, 5 failed"]);
     place.must_hold(&items("scans", 0..GOOD), &items("scans", GOOD..GOOD + BAD));

@@ -193,6 +193,21 @@ fn an_interrupted_run_leaves_its_messages_on_the_terminal_and_nothing_of_the_pro
 
 /// Also one character that UTF-8 writes in two bytes begins a control sequence.
 #[test]
+fn a_standard_error_that_nobody_reads_holds_up_no_run() {
+    let place = Workplace::of(
+        "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"rows.jsonl\"]\ncolumns = { x = \"f64\" }\n[stages.t]\nkind = \"filter\"\nfrom = \"s\"\n\
+         keep = \"true\"\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"t\"\n",
+    );
+    fs::write(place.path("rows.jsonl"), "{\"x\": 1}\n{\"y\": 1}\n".repeat(3000)).unwrap();
+    let (pipe, mode) = (place.path("pipe"), rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR);
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    // Both ways, or the opening would wait for a writer.
+    let _held = fs::OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
+    place.run_under(&format!("exec 2> {pipe:?}"), &["-vv"]).must_exit(65);
+    assert_eq!(place.lines("o.jsonl").len(), 3000);
+}
+
+#[test]
 fn what_is_printed_of_names_and_words_of_files_steers_no_terminal() {
     let place = Workplace::with_pictures(3);
     let name = "\u{1b}[2J\u{9b}1A\u{202e}b\u{200b}a\u{2028}d.png";

@@ -57,12 +57,19 @@ pub fn retry(
     run::run(&command, verbosity, surroundings)
 }
 
+/// Whether this is `orchestra retry`, which starts what is kept already. Options that every command takes may stand in front of it, and have no values.
+pub fn is_retry() -> bool {
+    env::args_os()
+        .skip(1)
+        .find(|word| !word.as_encoded_bytes().starts_with(b"-"))
+        .is_some_and(|word| word == "retry")
+}
+
 /// Keeps the command that has started a run. Where it cannot be kept, the run goes on, and `retry` says so.
 pub fn keep_command(output: &Path) {
     let arguments: Option<Vec<String>> = env::args_os().skip(1).map(|word| word.into_string().ok()).collect();
     let (Some(arguments), Ok(folder)) = (arguments, env::current_dir()) else { return };
-    // `retry` starts what is kept already.
-    if arguments.first().is_none_or(|command| command == "retry") {
+    if is_retry() {
         return;
     }
     let kept = serde_json::to_vec(&StartedBy { folder, arguments }).map_err(std::io::Error::from);

@@ -1,11 +1,14 @@
-//! Standard error: progress, messages, the summary. It may have no reader (`2>&1 | head`, a closed terminal, a full disk):
-//! that must change neither the run nor its exit code, so nothing here fails or panics.
+//! Standard error: progress, messages, the summary. It may have no reader (`2>&1 | head`, a closed terminal, a full disk), or one that reads no more (a
+//! terminal that was halted, a supervisor that hangs): that must change neither the run nor its exit code, so nothing here fails, panics, or waits
+//! for long.
 
 use std::io::Write as _;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use orchestra::telemetry::logs::json_line;
 use orchestra_core::visible;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::Level;
 
 /// Set where everything is to be said in JSON lines; then holds the id of the run, once it is known.
@@ -49,9 +52,25 @@ pub fn log_line(line: &str) {
     write(&format!("{line}\n"));
 }
 
+/// What a pipe takes at once, if it takes anything.
+const PIECE: usize = 4096;
+
+/// How long a reader may halt before messages are lost; from then on until it reads again none waits.
+const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+
+static IS_STUCK: AtomicBool = AtomicBool::new(false);
+
 fn write(text: &str) {
-    // See above: a closed end reads nothing.
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    let mut stderr = std::io::stderr().lock();
+    for piece in text.as_bytes().chunks(PIECE) {
+        let patience = if IS_STUCK.load(Ordering::Relaxed) { Timespec::default() } else { PATIENCE };
+        let takes_more = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&patience)) != Ok(0);
+        IS_STUCK.store(!takes_more, Ordering::Relaxed);
+        // See above: a closed end reads nothing.
+        if !takes_more || stderr.write_all(piece).is_err() {
+            return;
+        }
+    }
 }
 
 fn json(text: &str, run: Option<&str>) -> String {

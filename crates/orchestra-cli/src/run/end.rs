@@ -11,6 +11,7 @@ use super::not_started;
 use crate::args::{RunArgs, Verbosity, resume_command};
 use crate::exit_code::ExitCode;
 use crate::human::{count, counted};
+use crate::retry::is_retry;
 use crate::signals::AfterTheRun;
 use crate::summary::{RunEnd, Summary};
 use crate::{Failed, left_out, stderr, stdout};
@@ -70,8 +71,7 @@ fn run_end(outcome: &RunOutcome, plan: &Plan) -> RunEnd {
         65 if plan.late.is_some() => RunEnd::Stopped { reason, code: ExitCode::ItemsFailed },
         65 => {
             // `orchestra retry` takes no settings.
-            let is_retry = std::env::args_os().nth(1).is_some_and(|command| command == "retry");
-            let lifted = if is_retry { Vec::new() } else { outcome.lifted_limits.clone() };
+            let lifted = if is_retry() { Vec::new() } else { outcome.lifted_limits.clone() };
             RunEnd::FailureLimit { reason, lifted }
         }
         130 => RunEnd::Interrupted,

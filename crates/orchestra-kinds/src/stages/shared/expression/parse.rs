@@ -5,6 +5,7 @@
 
 use orchestra_core::data::Schema;
 
+use super::tensor::cast;
 use super::{Arithmetic, Comparison, Expression, Field, Type, field};
 
 /// Parentheses, signs and functions within one another.
@@ -191,6 +192,10 @@ impl<'a> Parser<'a> {
         }
         if let Some((name, field)) = self.longest_field(rest) {
             self.at += name.len();
+            let next = SIGNS.iter().find(|(sign, _)| self.rest().starts_with(sign));
+            if !matches!(next, Some((_, Operator::Compare(_)))) {
+                self.must_mean_a_column(name)?;
+            }
             return Ok(Expression::Field(field));
         }
         if self.take("(") {
@@ -290,6 +295,21 @@ impl<'a> Parser<'a> {
         };
         self.at += end;
         Ok(Some(number))
+    }
+
+    /// Within an expression, or in a list, a column called `1` or `a, b` may stand for the number or for two columns. On the left of a comparison it
+    /// is the column.
+    pub(super) fn must_mean_a_column(&self, name: &str) -> Result<(), Wrong> {
+        let is_constant = |text: &str| text.parse::<f64>().is_ok() || ["true", "false"].contains(&text);
+        let is_value = |text: &str| is_constant(text) || field(self.schema, text).is_some();
+        let head = name.split([',', '(', ')', ']']).next().unwrap_or_default();
+        let is_list = head.len() < name.len() && is_value(head.trim());
+        if is_constant(name) || is_list || name[head.len()..].starts_with('(') && cast(head).is_some() {
+            return Err(form(format!(
+                "`{name}` is a column, and can be read otherwise, too: write it with the name of what gives it, `NAME.{name}`"
+            )));
+        }
+        Ok(())
     }
 
     /// The longest name of a field that stands here as a whole: behind it comes no part of a name.

@@ -89,7 +89,9 @@ impl Parser<'_> {
         let ends = rest.match_indices([',', ']', ')']).map(|(at, _)| at).take_while(|at| *at <= self.longest);
         let ends: Vec<usize> = ends.collect();
         for end in ends.into_iter().rev() {
-            if let Some(place) = whole_column(self.schema, self.resolved, rest[..end].trim_end()) {
+            let name = rest[..end].trim_end();
+            if let Some(place) = whole_column(self.schema, self.resolved, name) {
+                self.must_mean_a_column(name)?;
                 self.at += end;
                 return self.column(place);
             }

@@ -166,9 +166,8 @@ fn lists_are_tensors_in_the_written_order_and_casts_give_their_type() {
     for (text, dtype, shape, expected) in [
         ("[score, class, 1]", F64, &[3][..], &[0.5, 3.0, 1.0][..]),
         ("[class, 7]", I64, &[2], &[3.0, 7.0]),
-        ("[495]", F32, &[1, 1], &[2.5]),
         ("[ [1, 2] , [class,-4] ]", I64, &[2, 2], &[1.0, 2.0, 3.0, -4.0]),
-        ("[out/logits-1, [495 * 2, class]]", F64, &[2, 2], &[-4.0, 8.0, 5.0, 3.0]),
+        ("[out/logits-1, [score * 2, class]]", F64, &[2, 2], &[-4.0, 8.0, 1.0, 3.0]),
         ("[out/logits-1, out/logits-1]", F32, &[2, 2], &[-4.0, 8.0, -4.0, 8.0]),
         ("[out/logits-1[1], out/logits-1[0]]", F64, &[2], &[8.0, -4.0]),
         ("f32([class / 2, out/logits-1[1]])", F32, &[2], &[1.5, 8.0]),
@@ -195,7 +194,10 @@ fn what_is_no_tensor_is_refused_with_the_reason_and_so_is_a_value_that_has_no_pl
         ("[text]", "`text` is text"),
         ("[1, label]", "`label` is a text"),
         ("[1, parts]", "known shape, and `parts` is list"),
-        ("[495, class]", "one shape: `495` is f32[batch, 1] and `class` is i64[batch]"),
+        ("[out/logits-1, class]", "one shape: `out/logits-1` is f32[batch, 2] and `class` is i64[batch]"),
+        ("[495, class]", "`495` is a column, and can be read otherwise, too"),
+        ("i32(495)", "write it with the name of what gives it, `NAME.495`"),
+        ("class + 495", "`NAME.495`"),
         (
             "[1, flag == true]",
             "f32(..) makes 1 or 0 of it: `1` is i64[batch] and `flag == true` is bool[batch]",
