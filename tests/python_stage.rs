@@ -438,6 +438,22 @@ fn a_script_inherits_no_descriptor_of_who_plans_it() {
 }
 
 #[test]
+fn a_script_that_starts_a_thread_is_planned_and_an_error_without_words_fails_its_item_alone() {
+    let Some(python) = python() else { return };
+    let thread = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n";
+    let place = place(python, 20, &format!("{thread}{TWICE}"), "");
+    place.run(&[]).must_exit(0);
+    let mute = "class Mute(Exception):\n    def __str__(self):\n        raise ValueError(self)\n\n";
+    let script = fs::read_to_string(place.path("stage.py")).unwrap();
+    let raises = script.replace(
+        "        return {",
+        "        if (x[:, 0] == 12).any():\n            raise Mute\n        return {",
+    );
+    fs::write(place.path("stage.py"), raises.replace(thread, &format!("{thread}{mute}"))).unwrap();
+    place.run(&["--fresh"]).must_exit(65).must_say(&["1 failed", "Mute: its words cannot be read"]);
+}
+
+#[test]
 fn a_plan_whose_script_was_killed_from_outside_may_be_tried_again() {
     let Some(python) = python() else { return };
     let place = place(

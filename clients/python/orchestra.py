@@ -96,7 +96,8 @@ def _describe(to, script, *name):  # What the planner asks for: the declaration,
         answer["files"] = [(os.path.relpath(f, sys.path[0]), hashlib.sha256(open(f, "rb").read()).hexdigest()) for f in own]
     except BaseException as error:
         answer = {"error": _words(error)}
-    os.write(to, json.dumps(answer).encode())
+    os.write(to, json.dumps(answer, ensure_ascii=False).encode(errors="replace"))
+    os._exit(0)  # Threads that the script has started would go on.
 def _made(of):  # What is called with a batch, or by `_each` with its rows.
     code = of["code"]() if inspect.isclass(of["code"]) else of["code"]
     return functools.partial(_each, code) if of["each"] else code
@@ -414,14 +415,19 @@ class _Worker:
         offset = self.steps[side] * slot + at["offset"] + at["row_bytes"] * first
         return np.ndarray((rows, *at["shape"]), at["dtype"], self.maps[side], offset)
 
+def _said(error):
+    try:
+        return str(error)
+    except Exception as other:
+        return f"its words cannot be read, {type(other).__name__}"
 def _words(error):  # In a line, with the last place of it that is in the folder of the script; and with the sandbox, if that may have refused something.
     files = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
     own = [f" ({os.path.basename(name)}:{line})" for name, line in files if os.path.dirname(name) == sys.path[0]]
     refused, words = error, ("permission denied", "not permitted", "no usable temporary directory")
-    while not (refused is None or isinstance(refused, (PermissionError, socket.gaierror)) or any(word in str(refused).lower() for word in words)):
+    while not (refused is None or isinstance(refused, (PermissionError, socket.gaierror)) or any(word in _said(refused).lower() for word in words)):
         refused = refused.__cause__ or refused.__context__
     confined = "; " + os.environ["ORCHESTRA_CONFINED"] if refused is not None and "ORCHESTRA_CONFINED" in os.environ else ""
-    return f"{type(error).__name__}: {str(error)[:4096]}{own[-1] if own else ''}{confined}"
+    return f"{type(error).__name__}: {_said(error)[:4096]}{own[-1] if own else ''}{confined}"
 def _check():
     status, said = 0, dict(argument.split("=", 1) for argument in sys.argv if "=" in argument)  # x=float32:3,32,32
     try:
