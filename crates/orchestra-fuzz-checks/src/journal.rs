@@ -198,7 +198,9 @@ fn recover(folder: &Path, is_ours: bool) {
         Err(BeginError::OtherFiles { .. }) => return assert!(!is_ours),
         Err(BeginError::Grown(_)) => {
             let now = read(folder);
-            let is_same = |name: &PathBuf| now.get(name) == before.get(name);
+            // A file that was not there is there, and empty.
+            let of = |disk: &OnDisk, name: &PathBuf| disk.get(name).cloned().unwrap_or_default();
+            let is_same = |name: &PathBuf| of(&now, name) == of(&before, name);
             return assert!(is_over && is_same(&JOURNAL.into()) && files().iter().all(is_same));
         }
         Err(other) => panic!("{other}"),
