@@ -19,7 +19,7 @@ pub struct RowValues {
 }
 
 impl RowValues {
-    /// For each row, each of its values, one after the other. A hole gets the values of another row: nobody reads what the program makes of it.
+    /// The values of each row, one after the other. A place of the slot that holds no row gets the values of another row: the result of that place is not read.
     ///
     /// # Panics
     /// If a value cannot be written: the plan lets no such column come here.
