@@ -132,7 +132,7 @@ fn a_source_reads_what_a_command_has_made_and_a_command_what_a_sink_has_written(
     fs::create_dir(&second).unwrap();
     fs::write(second.join("results.jsonl"), "not ours\n").unwrap();
     let output = ["--output", second.to_str().unwrap()];
-    place.run(&output).must_exit(75).must_say(&["results.jsonl", "--fresh"]);
+    place.run(&output).must_exit(78).must_say(&["results.jsonl", "--fresh"]);
     place.run(&[&output[..], &["--fresh"]].concat()).must_exit(0).must_say(&["30 items read, 30 done"]);
     holds_all(&second.join("results.jsonl"), 30);
     place.no_process_is_left();

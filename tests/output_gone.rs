@@ -66,7 +66,7 @@ fn a_journal_that_is_removed_in_the_middle_stops_the_run_and_nothing_of_its_resu
     ends(&place, run).must_exit(75).must_say(&["journal", "was deleted"]);
     place.nothing_is_left();
     // Results without a journal belong to no run: they are not mixed with new ones.
-    place.run(&[]).must_exit(75).must_say(&["results.jsonl", "--fresh"]);
+    place.run(&[]).must_exit(78).must_say(&["results.jsonl", "--fresh"]);
     place.run(&["--fresh"]).must_exit(0).must_say(&["results.jsonl", "is emptied"]);
     place.holds_exactly(ITEMS);
 }

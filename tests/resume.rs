@@ -219,7 +219,7 @@ fn a_list_that_lost_numbers_of_finished_items_is_refused_and_the_results_stay() 
     let list = place.out().join(".orchestra/items-scans");
     let bytes = fs::read(&list).unwrap();
     fs::write(&list, &bytes[..bytes.len() / 2]).unwrap();
-    place.run(&[]).must_exit(75).must_say(&["items-scans` is damaged", "--fresh"]);
+    place.run(&[]).must_exit(78).must_say(&["items-scans` is damaged", "--fresh"]);
     assert_eq!(results(&place), before);
     // This one names all of them.
     fs::write(&list, &bytes[..bytes.len() - 1]).unwrap();

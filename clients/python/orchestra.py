@@ -382,9 +382,9 @@ class _Worker:
         spent[1] += ran - began
         spent[2] += time.perf_counter_ns() - ran
         return dynamic
-    def compare(self, slot, output_slot, first, rows, took, dynamic):  # Rows alone, of the first batch and for a 128th of the time of others.
+    def compare(self, slot, output_slot, first, rows, took, dynamic):  # Rows alone, of the first batch and for a 256th of the time of others.
         self.ran += took
-        if rows < 2 or self.is_unsteady or self.spent > max(0.025, self.ran / 128):
+        if rows < 2 or self.is_unsteady or self.spent > max(0.01, self.ran / 256):
             return
         began, dynamic = time.perf_counter(), iter([np.array(array) for array in dynamic])  # The next call may write over what it has given.
         batch = [self.rows(1, output_slot, place[0], first, rows) if place else next(dynamic) for place in self.places]
@@ -393,7 +393,7 @@ class _Worker:
                 error = ValueError(f"{why} (item {row} of a batch of {rows}): the items of a batch change each other")
                 error.kind = 5
                 raise error
-            if self.is_unsteady or time.perf_counter() - began > max(took, 0.01 if self.n_compared else 0.1):
+            if self.is_unsteady or time.perf_counter() - began > max(took, 0.005 if self.n_compared else 0.05):
                 break
         self.spent, self.n_compared = self.spent + time.perf_counter() - began, self.n_compared + 1
     def differs(self, batch, slot, first, row):

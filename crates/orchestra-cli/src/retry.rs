@@ -50,7 +50,11 @@ pub fn retry(
     };
     env::set_current_dir(&kept.folder)
         .with_context(|| {
-            format!("the run was started in `{}`, which cannot be entered", kept.folder.display())
+            format!(
+                "the run was started in `{}`, which cannot be entered; from where its files are now, `orchestra run FILE --output {} --retry-failed` retries it",
+                kept.folder.display(),
+                args.output.display()
+            )
         })
         .map_err(usage)?;
     (command.retry_failed, command.fresh, command.output) = (true, false, Some(output));

@@ -286,6 +286,7 @@ fn runtime(plan: &Plan) -> Result<Runtime, Failed> {
 
 pub fn not_started(error: StartRunError) -> Failed {
     let code = match &error {
+        error if error.is_of_folder() => ExitCode::BadFile,
         StartRunError::Listing { error, .. } if !error.is_of_source() => ExitCode::TryAgain,
         StartRunError::Bucket { error, .. } if !error.is_of_source() => ExitCode::TryAgain,
         StartRunError::Bucket { .. } | StartRunError::Taken { .. } => ExitCode::BadFile,
@@ -296,7 +297,6 @@ pub fn not_started(error: StartRunError) -> Failed {
         | StartRunError::Unreadable { .. }
         | StartRunError::Sealed(_) => ExitCode::BadFile,
         StartRunError::Actors(_) if !error.lacks_threads() => ExitCode::Bug,
-        error if error.is_of_folder() => ExitCode::BadFile,
         _ => ExitCode::TryAgain,
     };
     Failed::new(code, error)

@@ -18,13 +18,13 @@ use super::not_finite::{Numbers, suspects};
 use crate::spec::OnnxSpec;
 
 /// So much time goes into this at first: small runs are compared whole.
-const AT_FIRST: Duration = Duration::from_millis(25);
+const AT_FIRST: Duration = Duration::from_millis(10);
 
 /// The first batch is compared whole, unless that takes longer: some models leave a row alone and change the next one.
-const FIRST_BATCH: Duration = Duration::from_millis(100);
+const FIRST_BATCH: Duration = Duration::from_millis(50);
 
 /// Or this part of the time of batches, so that a long run is looked at to its end.
-const PART: u32 = 128;
+const PART: u32 = 256;
 
 /// And this part, where items have infinities that came from elsewhere. Masks have them, too.
 const PART_FOR_INFINITIES: u32 = 8;

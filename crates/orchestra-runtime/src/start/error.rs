@@ -83,13 +83,14 @@ impl StartRunError {
         lacks_threads(&self.to_string())
     }
 
-    /// Whether something stands in the output folder that no run has made: the next start fails, too.
+    /// Whether it is for what stands in the output folder: no run has made it, or its files do not agree. The next start fails, too.
     pub fn is_of_folder(&self) -> bool {
         match self {
             Self::Folder(OpenError::Io { source: error, .. })
             | Self::Journal(BeginError::Io { source: error, .. })
             | Self::Discard { error: DiscardError { source: error, .. }, .. }
             | Self::Tasks { error, .. } => is_foreign(error),
+            Self::Journal(_) | Self::Listing { error: ListError::Damaged { .. }, .. } => true,
             _ => false,
         }
     }
