@@ -32,7 +32,7 @@ pub struct Collected<T, V> {
 }
 
 #[derive(Debug)]
-struct Open<T, V> {
+struct OpenToken<T, V> {
     token: T,
     missing: u32,
     seen: HashSet<u32>,
@@ -43,7 +43,7 @@ struct Open<T, V> {
 
 #[derive(Debug)]
 pub struct Collector<K, T, V> {
-    open: HashMap<K, Open<T, V>>,
+    open: HashMap<K, OpenToken<T, V>>,
 }
 
 impl<K: Eq + Hash, T, V> Default for Collector<K, T, V> {
@@ -69,7 +69,7 @@ impl<K: Eq + Hash, T, V> Collector<K, T, V> {
         }
         let mut entry = match self.open.entry(key) {
             std::collections::hash_map::Entry::Occupied(entry) => entry,
-            std::collections::hash_map::Entry::Vacant(entry) => entry.insert_entry(Open {
+            std::collections::hash_map::Entry::Vacant(entry) => entry.insert_entry(OpenToken {
                 token,
                 missing: part.of,
                 seen: HashSet::new(),
@@ -92,7 +92,7 @@ impl<K: Eq + Hash, T, V> Collector<K, T, V> {
         if open.missing > 0 {
             return None;
         }
-        let Open { token, share, has_failed, mut rows, .. } = entry.remove();
+        let OpenToken { token, share, has_failed, mut rows, .. } = entry.remove();
         rows.sort_unstable_by_key(|(index, _)| *index);
         let parts = (!has_failed).then(|| rows.into_iter().map(|(_, row)| row).collect());
         Some(Collected { token, share, parts })

@@ -15,7 +15,7 @@ const REST: Duration = Duration::from_millis(100);
 const REST_DOUBLINGS: u32 = 6;
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Device {
+struct DeviceHealth {
     is_gone: bool,
     /// Something went well there in this run.
     is_proven: bool,
@@ -30,7 +30,7 @@ struct Device {
 
 #[derive(Debug, Default)]
 pub struct DeviceHistory {
-    devices: BTreeMap<DeviceId, Device>,
+    devices: BTreeMap<DeviceId, DeviceHealth>,
 }
 
 impl DeviceHistory {

@@ -10,11 +10,11 @@ use crate::ItemId;
 #[derive(Debug, Default)]
 pub struct FirstItems {
     has_passed: AtomicBool,
-    failed: Mutex<Failed>,
+    failed: Mutex<FailedItems>,
 }
 
 #[derive(Debug, Default)]
-struct Failed {
+struct FailedItems {
     items: u64,
     /// Parts of one item mostly fail one behind the other, and count once then.
     last: Option<ItemId>,

@@ -21,7 +21,7 @@ const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 const LOAD_PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Candidate {
+pub struct StageCandidate {
     pub stage: StageId,
     pub at_first: usize,
     pub most: usize,
@@ -33,7 +33,7 @@ pub struct Candidate {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum LoadStep {
     /// Look at the GPU and report to [`LoadOrder::looked`] what was seen, with this number.
     Look(u64),
     /// Call [`LoadOrder::next`] again after this pause, if nothing else leads to it.
@@ -47,7 +47,7 @@ pub enum Step {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum StagePhase {
     /// Its pipeline has not asked for it yet.
     Expected,
     /// Its first workers are to be started.
@@ -59,14 +59,14 @@ enum Phase {
 }
 
 #[derive(Debug)]
-struct Entry {
-    of: Candidate,
-    phase: Phase,
+struct StageEntry {
+    of: StageCandidate,
+    phase: StagePhase,
     /// The most bytes that the load of one worker has taken.
     measured: Option<u64>,
 }
 
-impl Entry {
+impl StageEntry {
     fn each(&self) -> Option<u64> {
         self.of.declared.or(self.measured)
     }
@@ -74,7 +74,9 @@ impl Entry {
     /// Workers that were started, where it may get more.
     fn grows_from(&self) -> Option<usize> {
         match self.phase {
-            Phase::Serving(n) if n < self.of.most && (self.of.is_asked || self.each().is_some()) => Some(n),
+            StagePhase::Serving(n) if n < self.of.most && (self.of.is_asked || self.each().is_some()) => {
+                Some(n)
+            }
             _ => None,
         }
     }
@@ -86,7 +88,7 @@ impl Entry {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum LoadState {
     Idle,
     Looking { number: u64, since: Duration },
     Seen { free: Option<u64> },
@@ -95,21 +97,21 @@ enum State {
 
 #[derive(Debug)]
 pub struct LoadOrder {
-    entries: Vec<Entry>,
+    entries: Vec<StageEntry>,
     /// Bytes that workers beyond the first ones leave free.
     reserve: u64,
-    state: State,
+    state: LoadState,
     /// The load that the next look measures, and what was free before it, where nothing else has changed since.
     to_measure: Option<(usize, Option<u64>)>,
     n_looks: u64,
-    steps: Vec<Step>,
+    steps: Vec<LoadStep>,
 }
 
 impl LoadOrder {
-    pub fn new(candidates: impl IntoIterator<Item = Candidate>, reserve: u64) -> Self {
-        let entry = |of| Entry { of, phase: Phase::Expected, measured: None };
+    pub fn new(candidates: impl IntoIterator<Item = StageCandidate>, reserve: u64) -> Self {
+        let entry = |of| StageEntry { of, phase: StagePhase::Expected, measured: None };
         let entries = candidates.into_iter().map(entry).collect();
-        Self { entries, reserve, state: State::Idle, to_measure: None, n_looks: 0, steps: Vec::new() }
+        Self { entries, reserve, state: LoadState::Idle, to_measure: None, n_looks: 0, steps: Vec::new() }
     }
 
     /// Bytes that one worker of the stage takes, where that is known.
@@ -118,16 +120,16 @@ impl LoadOrder {
     }
 
     pub fn served(&mut self, stage: StageId) {
-        self.set(stage, Phase::Waiting);
+        self.set(stage, StagePhase::Waiting);
     }
 
     /// A worker was started or has ended. `None`: it belongs to a stage that was built anew since.
     pub fn moved(&mut self, by: Option<StageId>) {
         match &mut self.state {
             // The worker that loads has started, or has died and is started again.
-            State::Loading { entry, .. } if Some(self.entries[*entry].of.stage) == by => {}
-            State::Loading { before, .. } => *before = None,
-            state => *state = State::Idle,
+            LoadState::Loading { entry, .. } if Some(self.entries[*entry].of.stage) == by => {}
+            LoadState::Loading { before, .. } => *before = None,
+            state => *state = LoadState::Idle,
         }
         if let Some((_, before)) = &mut self.to_measure {
             *before = None;
@@ -136,10 +138,10 @@ impl LoadOrder {
 
     /// Every place of the stage is served. `is_warm`: the worker that was loaded last has run its largest batch.
     pub fn loaded(&mut self, stage: StageId, is_warm: bool) {
-        if let State::Loading { entry, before, .. } = self.state
+        if let LoadState::Loading { entry, before, .. } = self.state
             && self.entries[entry].of.stage == stage
         {
-            self.state = State::Idle;
+            self.state = LoadState::Idle;
             let is_unknown = self.entries[entry].of.declared.is_none();
             self.to_measure = is_unknown.then_some((entry, before.filter(|_| is_warm)));
         }
@@ -147,51 +149,51 @@ impl LoadOrder {
 
     /// The stage is over, has no place left here, or one more worker of it did not start.
     pub fn complete(&mut self, stage: StageId) {
-        if matches!(self.state, State::Loading { entry, .. } if self.entries[entry].of.stage == stage) {
-            self.state = State::Idle;
+        if matches!(self.state, LoadState::Loading { entry, .. } if self.entries[entry].of.stage == stage) {
+            self.state = LoadState::Idle;
         }
         self.moved(Some(stage));
-        self.set(stage, Phase::Complete);
+        self.set(stage, StagePhase::Complete);
     }
 
     /// A look that was asked for, by its number: the bytes that are free, or `None` if the GPU could not be seen.
     pub fn looked(&mut self, number: u64, free: Option<u64>) {
-        if !matches!(self.state, State::Looking { number: wanted, .. } if wanted == number) {
+        if !matches!(self.state, LoadState::Looking { number: wanted, .. } if wanted == number) {
             return; // A worker has started or ended since, or the look was given up.
         }
-        self.state = State::Seen { free };
+        self.state = LoadState::Seen { free };
         let Some((entry, before)) = self.to_measure.take() else { return };
         let taken = before.zip(free).map(|(before, free)| before.saturating_sub(free));
         let taken = taken.filter(|bytes| *bytes > 0);
         let entry = &mut self.entries[entry];
         if entry.measured.is_none() || taken > entry.measured {
             entry.measured = entry.measured.max(taken);
-            self.steps.push(Step::Measured { stage: entry.of.stage, bytes: taken });
+            self.steps.push(LoadStep::Measured { stage: entry.of.stage, bytes: taken });
         }
     }
 
     /// What has to be done now. Ask again after every call of the other methods, until there is nothing. `is_settled`: every place of the
     /// device has its worker, loaded. Else a worker that is started again would find its memory taken.
-    pub fn next(&mut self, now: Duration, is_settled: bool) -> Vec<Step> {
-        let waiting = self.entries.iter().position(|e| e.phase == Phase::Waiting);
+    pub fn next(&mut self, now: Duration, is_settled: bool) -> Vec<LoadStep> {
+        let waiting = self.entries.iter().position(|e| e.phase == StagePhase::Waiting);
         match (self.state, waiting) {
-            (State::Looking { number, since }, _) if now.saturating_sub(since) >= LOOK_PATIENCE => {
+            (LoadState::Looking { number, since }, _) if now.saturating_sub(since) >= LOOK_PATIENCE => {
                 self.looked(number, None);
             }
             // Two that load at once cannot be told apart.
-            (State::Loading { since, .. }, Some(next)) if now.saturating_sub(since) >= LOAD_PATIENCE => {
+            (LoadState::Loading { since, .. }, Some(next)) if now.saturating_sub(since) >= LOAD_PATIENCE => {
                 self.begin(next, None, now);
             }
             _ => {}
         }
         match self.state {
-            State::Idle if waiting.is_some() || self.to_measure.is_some() || self.grows(is_settled) => {
+            LoadState::Idle if waiting.is_some() || self.to_measure.is_some() || self.grows(is_settled) => {
                 self.look(now);
             }
-            State::Seen { free } => match waiting {
+            LoadState::Seen { free } => match waiting {
                 Some(next) => self.begin(next, free, now),
                 None if self.grows(is_settled) => self.add(free, now),
-                None => self.state = State::Idle,
+                None => self.state = LoadState::Idle,
             },
             _ => {}
         }
@@ -200,20 +202,20 @@ impl LoadOrder {
 
     fn look(&mut self, now: Duration) {
         self.n_looks += 1;
-        self.state = State::Looking { number: self.n_looks, since: now };
-        self.steps.extend([Step::Look(self.n_looks), Step::WakeAfter(LOOK_PATIENCE)]);
+        self.state = LoadState::Looking { number: self.n_looks, since: now };
+        self.steps.extend([LoadStep::Look(self.n_looks), LoadStep::WakeAfter(LOOK_PATIENCE)]);
     }
 
     fn begin(&mut self, entry: usize, before: Option<u64>, now: Duration) {
         let of = self.entries[entry].of;
-        self.entries[entry].phase = Phase::Serving(of.at_first);
-        self.state = State::Loading { entry, since: now, before };
-        self.steps.extend([Step::Begin(of.stage), Step::WakeAfter(LOAD_PATIENCE)]);
+        self.entries[entry].phase = StagePhase::Serving(of.at_first);
+        self.state = LoadState::Loading { entry, since: now, before };
+        self.steps.extend([LoadStep::Begin(of.stage), LoadStep::WakeAfter(LOAD_PATIENCE)]);
     }
 
     /// Some stage may get one more worker, and nothing has to come before that.
     fn grows(&self, is_settled: bool) -> bool {
-        let comes_first = |e: &Entry| matches!(e.phase, Phase::Expected | Phase::Waiting);
+        let comes_first = |e: &StageEntry| matches!(e.phase, StagePhase::Expected | StagePhase::Waiting);
         let grows = self.entries.iter().any(|e| e.grows_from().is_some());
         is_settled && grows && !self.entries.iter().any(comes_first)
     }
@@ -222,22 +224,22 @@ impl LoadOrder {
     fn add(&mut self, free: Option<u64>, now: Duration) {
         let room = free.map(|free| free.saturating_sub(self.reserve));
         for entry in self.entries.iter_mut().filter(|e| e.grows_from().is_some() && !e.has_room(room)) {
-            entry.phase = Phase::Complete;
+            entry.phase = StagePhase::Complete;
         }
-        let by_share = |e: &Entry| Some(behind(e.grows_from()?, e.of.priority));
+        let by_share = |e: &StageEntry| Some(behind(e.grows_from()?, e.of.priority));
         let next = (0..self.entries.len()).filter_map(|i| Some((by_share(&self.entries[i])?, i))).min();
-        self.state = State::Idle;
+        self.state = LoadState::Idle;
         if let Some((_, entry)) = next {
-            let Entry { of, phase, .. } = &mut self.entries[entry];
-            if let Phase::Serving(n) = phase {
+            let StageEntry { of, phase, .. } = &mut self.entries[entry];
+            if let StagePhase::Serving(n) = phase {
                 *n += 1;
             }
-            self.steps.push(Step::Add(of.stage));
-            self.state = State::Loading { entry, since: now, before: free };
+            self.steps.push(LoadStep::Add(of.stage));
+            self.state = LoadState::Loading { entry, since: now, before: free };
         }
     }
 
-    fn set(&mut self, stage: StageId, phase: Phase) {
+    fn set(&mut self, stage: StageId, phase: StagePhase) {
         if let Some(entry) = self.entries.iter_mut().find(|e| e.of.stage == stage) {
             entry.phase = phase;
         }

@@ -9,8 +9,8 @@ const HEADROOM: u64 = 2 * GIB;
 /// Of each worker of a stage, in GiB.
 const TAKES: [u64; 3] = [5, 2, 9];
 
-fn unknown(stage: u16, most: usize) -> Candidate {
-    Candidate { stage: StageId(stage), at_first: 1, most, is_asked: false, declared: None, priority: 10 }
+fn unknown(stage: u16, most: usize) -> StageCandidate {
+    StageCandidate { stage: StageId(stage), at_first: 1, most, is_asked: false, declared: None, priority: 10 }
 }
 
 /// A GPU, and a manager that carries steps out at once. Workers load when they are told to.
@@ -32,7 +32,7 @@ struct World {
 }
 
 impl World {
-    fn new(total: u64, candidates: &[Candidate]) -> Self {
+    fn new(total: u64, candidates: &[StageCandidate]) -> Self {
         let mut world = Self {
             order: LoadOrder::new(candidates.iter().copied(), HEADROOM),
             total: total * GIB,
@@ -62,17 +62,17 @@ impl World {
             }
             for step in steps {
                 match step {
-                    Step::Look(number) => self.looks.push(number),
-                    Step::WakeAfter(_) => {}
-                    Step::Begin(stage) => {
+                    LoadStep::Look(number) => self.looks.push(number),
+                    LoadStep::WakeAfter(_) => {}
+                    LoadStep::Begin(stage) => {
                         self.begun.push(stage.0);
                         self.start(stage);
                     }
-                    Step::Add(stage) => {
+                    LoadStep::Add(stage) => {
                         self.added.push(stage.0);
                         self.start(stage);
                     }
-                    Step::Measured { stage, bytes } => {
+                    LoadStep::Measured { stage, bytes } => {
                         self.measured.push((stage.0, bytes.map(|bytes| bytes / GIB)));
                     }
                 }
@@ -122,7 +122,7 @@ impl World {
 
 #[test]
 fn every_stage_has_its_first_worker_before_one_more_is_started_by_priority() {
-    let mut world = World::new(40, &[unknown(0, 4), Candidate { priority: 30, ..unknown(1, 3) }]);
+    let mut world = World::new(40, &[unknown(0, 4), StageCandidate { priority: 30, ..unknown(1, 3) }]);
     world.settle();
     assert_eq!(world.begun, [0, 1]);
     assert_eq!(world.added, [1, 1, 0, 0, 0]);
@@ -134,7 +134,7 @@ fn every_stage_has_its_first_worker_before_one_more_is_started_by_priority() {
 
 #[test]
 fn what_is_declared_is_believed_and_not_measured() {
-    let declared = Candidate { declared: Some(9 * GIB), ..unknown(0, 4) };
+    let declared = StageCandidate { declared: Some(9 * GIB), ..unknown(0, 4) };
     let mut world = World::new(24, &[declared]);
     world.settle();
     assert_eq!((world.added.len(), world.measured.len()), (2, 0), "3 would fit by what they take");
@@ -154,7 +154,7 @@ fn memory_that_another_process_takes_meanwhile_is_not_given_to_a_worker() {
 #[test]
 fn a_driver_without_an_answer_leaves_one_worker_unless_the_file_asks_for_more() {
     for (is_asked, more) in [(false, 0), (true, 3)] {
-        let mut world = World::new(24, &[Candidate { is_asked, ..unknown(0, 4) }]);
+        let mut world = World::new(24, &[StageCandidate { is_asked, ..unknown(0, 4) }]);
         world.answers = false;
         world.settle();
         assert_eq!((world.added.len(), &world.measured[0]), (more, &(0, None)));
@@ -288,7 +288,7 @@ proptest! {
             world.next();
             world.settle();
         }
-        prop_assert!(world.order.entries.iter().all(|e| matches!(e.phase, Phase::Serving(_) | Phase::Complete)));
+        prop_assert!(world.order.entries.iter().all(|e| matches!(e.phase, StagePhase::Serving(_) | StagePhase::Complete)));
         prop_assert_eq!(world.order.next(world.now, true), []);
     }
 }

@@ -28,19 +28,19 @@ pub fn replaced(batch: usize) -> Vec<usize> {
 /// How far apart numbers of one item may lie and count as the same: this part of them, and of what is usual at their place in an item, and a
 /// little. Kernels round otherwise in batches of another size.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Near {
+pub struct Tolerance {
     pub part: f64,
     pub of_usual: f64,
     pub least: f64,
 }
 
-impl Near {
-    pub const ON_CPU: Near = Near { part: 2e-4, of_usual: 1e-4, least: 1e-5 };
+impl Tolerance {
+    pub const ON_CPU: Tolerance = Tolerance { part: 2e-4, of_usual: 1e-4, least: 1e-5 };
     /// GPUs take another algorithm for another size, and may compute in fewer bits than the numbers have.
-    pub const ON_GPU: Near = Near { part: 1e-2, of_usual: 1e-2, least: 1e-3 };
+    pub const ON_GPU: Tolerance = Tolerance { part: 1e-2, of_usual: 1e-2, least: 1e-3 };
 
     /// The numbers of f16 lie a thousandth apart.
-    fn of(self, dtype: DType) -> Near {
+    fn of(self, dtype: DType) -> Tolerance {
         if dtype == DType::F16 { Self::ON_GPU } else { self }
     }
 }
@@ -73,7 +73,7 @@ pub enum Elements {
 
 /// The runs of one output.
 #[derive(Debug, Clone)]
-pub struct Runs {
+pub struct ProbeRuns {
     /// Items and shapes of all of them: batches of several sizes, of several values each.
     pub all: Vec<(usize, Vec<usize>)>,
     /// The last of them,
@@ -90,7 +90,7 @@ pub struct Runs {
     pub alone: Option<[Observed; 2]>,
 }
 
-impl Runs {
+impl ProbeRuns {
     /// What they say of output `name`.
     pub fn judge(&self, name: &str) -> ProbedOutput {
         let axes = (0..self.before.shape.len()).filter_map(|axis| self.follows(axis));
@@ -178,7 +178,7 @@ impl Runs {
         let is_of_another = |place: usize| place / stride % before.shape[axis] / per_item != item;
         let mut others = (0..before.shape.iter().product()).filter(|place| is_of_another(*place));
         match others
-            .any(|place| !before.elements.is_near(place, &after.elements, place, || 0.0, Near::ON_CPU))
+            .any(|place| !before.elements.is_near(place, &after.elements, place, || 0.0, Tolerance::ON_CPU))
         {
             true => Mixing::Mixed,
             false => Mixing::Apart,
@@ -206,7 +206,7 @@ impl Observed {
     /// Whether numbers of an output of the same shape differ, beyond rounding.
     fn differs_from(&self, other: &Self) -> bool {
         (0..self.shape.iter().product())
-            .any(|place| !self.elements.is_near(place, &other.elements, place, || 0.0, Near::ON_CPU))
+            .any(|place| !self.elements.is_near(place, &other.elements, place, || 0.0, Tolerance::ON_CPU))
     }
 
     /// Whether an item has other values than one of `other`, beyond rounding. What has another shape for each values tells nothing.
@@ -225,7 +225,7 @@ impl Observed {
         let differ = (0..outer * block).filter(|n| {
             let (at, of_other) = (place(self, item, *n), place(other, of_other, *n));
             let usual = || usual((0..self.batch).map(|item| self.elements.size(place(self, item, *n))));
-            !self.elements.is_near(at, &other.elements, of_other, usual, Near::ON_CPU)
+            !self.elements.is_near(at, &other.elements, of_other, usual, Tolerance::ON_CPU)
         });
         differ.count() as f64 > FEW * (outer * block) as f64
     }
@@ -240,7 +240,7 @@ pub struct Pair {
 
 impl Pair {
     /// The first of these pairs that is none: what an item has in its batch is not what it has alone, in these words.
-    pub fn that_differs(pairs: &[Pair], near: Near) -> Option<(usize, String)> {
+    pub fn that_differs(pairs: &[Pair], near: Tolerance) -> Option<(usize, String)> {
         // Elements that differ in several items, by their place in an item.
         let mut again = BTreeMap::<usize, usize>::new();
         for (at, Pair { in_batch, alone }) in pairs.iter().enumerate() {
@@ -297,7 +297,7 @@ impl Elements {
         other: &Elements,
         of_other: usize,
         usual: impl Fn() -> f64,
-        near: Near,
+        near: Tolerance,
     ) -> bool {
         let (Elements::Numbers(dtype, one), Elements::Numbers(_, theirs)) = (self, other) else {
             return self.text(place) == other.text(of_other);
@@ -307,7 +307,7 @@ impl Elements {
         }
         match self.float(place).zip(other.float(of_other)) {
             Some((a, b)) if a.is_finite() && b.is_finite() => {
-                let Near { part, of_usual, least } = near.of(*dtype);
+                let Tolerance { part, of_usual, least } = near.of(*dtype);
                 let apart = (a - b).abs();
                 let allowed = part * a.abs().max(b.abs()) + least;
                 apart <= allowed || apart <= allowed + of_usual * usual()
@@ -405,7 +405,7 @@ mod tests {
         let same = run(&vec![noise[0]; most]);
         let fewer = batches[..batches.len() - 1].iter().map(|n| run(&noise[..*n])).collect();
         let alone = batches.contains(&1).then(|| [(); 2].map(|()| run(&noise[..1])));
-        Runs { all, before, replaced, again, same, fewer, alone }.judge("y")
+        ProbeRuns { all, before, replaced, again, same, fewer, alone }.judge("y")
     }
 
     fn axis_of(batches: &[usize], model: impl Fn(&[f32]) -> (Vec<usize>, Vec<f32>)) -> BatchAxis {
@@ -537,7 +537,7 @@ mod tests {
             in_batch: observed(in_batch),
             alone: observed(&model(&[*item]).1),
         });
-        Pair::that_differs(&pairs.collect::<Vec<_>>(), Near::ON_CPU).map(|(at, _)| at)
+        Pair::that_differs(&pairs.collect::<Vec<_>>(), Tolerance::ON_CPU).map(|(at, _)| at)
     }
 
     #[test]

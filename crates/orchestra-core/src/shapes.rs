@@ -19,7 +19,7 @@ use crate::ids::ItemId;
 use crate::left_out::LeftOut;
 
 pub use self::map_tree::{
-    Leaves, MapCount, MapRuns, MapStep, MapStepOf, Over, RowScope, Step, StepOf, Walk, too_many_parts,
+    Leaves, MapCount, MapRuns, MapStep, MapStepOf, RowEnded, RowScope, Step, StepOf, Walk, too_many_parts,
 };
 pub use self::row_work::{RowWork, map_from, map_of};
 

@@ -14,7 +14,7 @@ use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard
 /// The claims of all slots, with an `S` for each slot that its owner has a use for.
 pub struct SlotClaims<S> {
     slot_rows: usize,
-    /// Which slot is open, and how many rows of it were claimed: see [`Open`].
+    /// Which slot is open, and how many rows of it were claimed: see [`OpenSlot`].
     open: AtomicU64,
     slots: Vec<Slot<S>>,
     /// Slots that are open, being filled, or complete and not taken.
@@ -79,10 +79,10 @@ struct Slot<S> {
 
 /// The word in `SlotClaims::open`: slot number plus one (0: none is open), and claims. One atomic addition claims a row and says whether there was one. Claims beyond the last row are attempts that came too late; they mean nothing.
 #[derive(Clone, Copy)]
-struct Open(u64);
+struct OpenSlot(u64);
 
-impl Open {
-    const NONE: Open = Open(0);
+impl OpenSlot {
+    const NONE: OpenSlot = OpenSlot(0);
     const ONE_CLAIM: u64 = 1;
     /// Bits of the claims. An attempt that came too late waits for the next slot, so there are no more of these than writers.
     const CLAIMS: u32 = 32;
@@ -113,10 +113,10 @@ impl<S> SlotClaims<S> {
     /// while it waits for another one.
     pub fn new(slot_rows: usize, held: usize, slots: impl IntoIterator<Item = S>) -> Self {
         let slots: Vec<_> = slots.into_iter().map(|of| Slot { progress: AtomicU64::new(0), of }).collect();
-        let free = (0..slots.len().min(Open::MOST_SLOTS)).rev();
+        let free = (0..slots.len().min(OpenSlot::MOST_SLOTS)).rev();
         Self {
             slot_rows,
-            open: AtomicU64::new(Open::NONE.0),
+            open: AtomicU64::new(OpenSlot::NONE.0),
             busy: AtomicUsize::new(0),
             shut: AtomicBool::new(false),
             wake_at: if slots.len() < 4 { 1 } else { slots.len().saturating_sub(held).clamp(1, 2) },
@@ -156,9 +156,9 @@ impl<S> SlotClaims<S> {
                 let opened = &self.slots[slot.index()];
                 opened.progress.store(0, Ordering::Relaxed);
                 on_open(&opened.of);
-                let open = Open::new(slot);
+                let open = OpenSlot::new(slot);
                 // Not a store: the word changes by exchanges and additions alone, so each of these is ordered with each other one.
-                self.open.swap(open.0 + Open::ONE_CLAIM, Ordering::SeqCst);
+                self.open.swap(open.0 + OpenSlot::ONE_CLAIM, Ordering::SeqCst);
                 return self.claim_of(open).map(|claim| (claim, true));
             }
             if none_free == NoneFree::GiveUp {
@@ -171,12 +171,12 @@ impl<S> SlotClaims<S> {
     /// Acquire: what the opening thread wrote to the slot is seen.
     #[inline]
     fn claim_open(&self) -> Option<Claim> {
-        self.claim_of(Open(self.open.fetch_add(Open::ONE_CLAIM, Ordering::Acquire)))
+        self.claim_of(OpenSlot(self.open.fetch_add(OpenSlot::ONE_CLAIM, Ordering::Acquire)))
     }
 
     /// What one more claim gets of the slot that was open `before`.
     #[inline]
-    fn claim_of(&self, before: Open) -> Option<Claim> {
+    fn claim_of(&self, before: OpenSlot) -> Option<Claim> {
         let (slot, row, room) = (before.slot()?, before.claims(), self.slot_rows);
         // No claim can follow the last one, and all before were counted.
         let closes = (row + 1 == room).then_some(Closed { slot, rows: room });
@@ -185,7 +185,7 @@ impl<S> SlotClaims<S> {
 
     /// Closes the open slot, unless its last row is claimed: that claim closed it.
     pub fn close(&self) -> Option<Closed> {
-        let open = Open(self.open.swap(Open::NONE.0, Ordering::Acquire));
+        let open = OpenSlot(self.open.swap(OpenSlot::NONE.0, Ordering::Acquire));
         let slot = open.slot()?;
         (open.claims() < self.slot_rows).then_some(Closed { slot, rows: open.claims() })
     }
@@ -231,7 +231,7 @@ impl<S> SlotClaims<S> {
     /// Sequentially consistent with the opening of a slot: a thread that stores a word and then calls this, and one that opens a slot and then
     /// loads that word, do not miss each other.
     pub fn open_rows(&self) -> Option<usize> {
-        let open = Open(self.open.load(Ordering::SeqCst));
+        let open = OpenSlot(self.open.load(Ordering::SeqCst));
         open.slot().map(|_| open.claims()).filter(|claimed| *claimed < self.slot_rows)
     }
 

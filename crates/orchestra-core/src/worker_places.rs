@@ -17,7 +17,7 @@ use crate::restart::{Death, Restart, RestartBudget, RestartPolicy};
 use crate::worker_exit::{Evidence, WorkerExit};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum WorkerRole {
     /// It serves this place, or will as soon as it is loaded.
     Serving { place: usize },
     /// It loads, to take the place of a healthy worker.
@@ -29,10 +29,10 @@ pub enum Role {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum PlaceOrder {
     /// Start a worker in this role, and say so to [`WorkerPlaces::joined`].
     Start {
-        role: Role,
+        role: WorkerRole,
         /// The worker whose place it takes, and why; `None` if there was none before.
         instead_of: Option<Predecessor>,
     },
@@ -73,18 +73,18 @@ struct PlaceState {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Member {
-    role: Role,
+struct PlaceMember {
+    role: WorkerRole,
     is_ready: bool,
 }
 
-impl Member {
+impl PlaceMember {
     fn holds(&self, wanted: usize) -> bool {
         match self.role {
-            Role::Serving { place } | Role::Successor { place, .. } | Role::Yielding { place } => {
-                place == wanted
-            }
-            Role::Leaving => false,
+            WorkerRole::Serving { place }
+            | WorkerRole::Successor { place, .. }
+            | WorkerRole::Yielding { place } => place == wanted,
+            WorkerRole::Leaving => false,
         }
     }
 }
@@ -92,7 +92,7 @@ impl Member {
 #[derive(Debug, Clone)]
 pub struct WorkerPlaces {
     places: Vec<PlaceState>,
-    members: BTreeMap<WorkerId, Member>,
+    members: BTreeMap<WorkerId, PlaceMember>,
     budget: RestartBudget,
     /// The clock of the budget: the time that dead workers had stood, loaded and unharmed. The time that workers take to die is no time
     /// in which things went well: a place whose workers die after a load of a minute would never be given up.
@@ -115,53 +115,54 @@ impl WorkerPlaces {
         }
     }
 
-    pub fn start(&self) -> Vec<Order> {
+    pub fn start(&self) -> Vec<PlaceOrder> {
         (0..self.places.len()).filter_map(|place| self.start_place(place)).collect()
     }
 
     /// Adds so many places, whose workers should fit, and starts them. One whose first worker does not fit all the same is taken back.
-    pub fn grow(&mut self, more: usize) -> Vec<Order> {
+    pub fn grow(&mut self, more: usize) -> Vec<PlaceOrder> {
         let before = self.places.len();
         let place = PlaceState { is_parked: false, is_tried: true, lost: None };
         self.places.resize(before + more, place);
         (before..self.places.len()).filter_map(|place| self.start_place(place)).collect()
     }
 
-    pub fn start_place(&self, place: usize) -> Option<Order> {
+    pub fn start_place(&self, place: usize) -> Option<PlaceOrder> {
         let p = self.places.get(place)?;
         let is_held = self.members.values().any(|m| m.holds(place));
-        let start = || Order::Start { role: Role::Serving { place }, instead_of: p.lost };
+        let start = || PlaceOrder::Start { role: WorkerRole::Serving { place }, instead_of: p.lost };
         (!p.is_parked && !is_held).then(start)
     }
 
-    pub fn joined(&mut self, worker: WorkerId, role: Role) {
-        self.members.insert(worker, Member { role, is_ready: false });
+    pub fn joined(&mut self, worker: WorkerId, role: WorkerRole) {
+        self.members.insert(worker, PlaceMember { role, is_ready: false });
     }
 
-    pub fn ready(&mut self, worker: WorkerId) -> Vec<Order> {
+    pub fn ready(&mut self, worker: WorkerId) -> Vec<PlaceOrder> {
         let Some(member) = self.members.get_mut(&worker) else { return Vec::new() };
         member.is_ready = true;
-        if let Role::Serving { place } = member.role {
+        if let WorkerRole::Serving { place } = member.role {
             self.places[place].is_tried = false;
         }
         let mut orders = Vec::new();
-        if let Role::Successor { place, of } = member.role {
-            member.role = Role::Serving { place };
-            orders
-                .extend(self.members.contains_key(&of).then_some(Order::Drain(of, Handover::SuccessorFirst)));
+        if let WorkerRole::Successor { place, of } = member.role {
+            member.role = WorkerRole::Serving { place };
+            orders.extend(
+                self.members.contains_key(&of).then_some(PlaceOrder::Drain(of, Handover::SuccessorFirst)),
+            );
         }
         orders.extend(self.next_makes_way());
         orders
     }
 
     /// The next worker that is to make way, if there is one and all places are served.
-    fn next_makes_way(&mut self) -> Option<Order> {
+    fn next_makes_way(&mut self) -> Option<PlaceOrder> {
         if self.worn.is_empty() || !self.is_served() {
             return None;
         }
         loop {
             let worker = self.worn.pop_first()?;
-            if let Some(Role::Serving { place }) = self.members.get(&worker).map(|m| m.role) {
+            if let Some(WorkerRole::Serving { place }) = self.members.get(&worker).map(|m| m.role) {
                 return Some(self.yields(worker, place));
             }
         }
@@ -174,11 +175,11 @@ impl WorkerPlaces {
 
     /// A healthy worker is to be replaced. Its successor is ready first, so that the device does not stand still, if there is memory for
     /// both.
-    pub fn recycle(&mut self, worker: WorkerId, handover: Handover) -> Vec<Order> {
-        let Some(Role::Serving { place }) = self.members.get(&worker).map(|m| m.role) else {
+    pub fn recycle(&mut self, worker: WorkerId, handover: Handover) -> Vec<PlaceOrder> {
+        let Some(WorkerRole::Serving { place }) = self.members.get(&worker).map(|m| m.role) else {
             return Vec::new();
         };
-        let successor = Role::Successor { place, of: worker };
+        let successor = WorkerRole::Successor { place, of: worker };
         let old = Predecessor { worker, has_died: false };
         if self.is_tight || handover == Handover::OldFirst {
             if self.is_handing_over() {
@@ -188,13 +189,13 @@ impl WorkerPlaces {
             }
             return vec![self.yields(worker, place)];
         }
-        self.set_role(worker, Role::Leaving);
-        vec![Order::Start { role: successor, instead_of: Some(old) }]
+        self.set_role(worker, WorkerRole::Leaving);
+        vec![PlaceOrder::Start { role: successor, instead_of: Some(old) }]
     }
 
-    fn yields(&mut self, worker: WorkerId, place: usize) -> Order {
-        self.set_role(worker, Role::Yielding { place });
-        Order::Drain(worker, Handover::OldFirst)
+    fn yields(&mut self, worker: WorkerId, place: usize) -> PlaceOrder {
+        self.set_role(worker, WorkerRole::Yielding { place });
+        PlaceOrder::Drain(worker, Handover::OldFirst)
     }
 
     /// The worker that is about to be reported as ended had stood for so long: loaded, and not running what it died of.
@@ -202,11 +203,11 @@ impl WorkerPlaces {
         self.stood = self.stood.saturating_add(time);
     }
 
-    pub fn ended(&mut self, worker: WorkerId, death: &Death<'_>) -> Vec<Order> {
+    pub fn ended(&mut self, worker: WorkerId, death: &Death<'_>) -> Vec<PlaceOrder> {
         let Some(gone) = self.members.remove(&worker) else { return Vec::new() };
         match gone.role {
-            Role::Leaving => Vec::new(),
-            Role::Successor { place, of } if self.members.contains_key(&of) => {
+            WorkerRole::Leaving => Vec::new(),
+            WorkerRole::Successor { place, of } if self.members.contains_key(&of) => {
                 if death.exit.found_no_memory() {
                     // It will find none at the next bound either, as long as the old one is there.
                     self.is_tight = true;
@@ -216,17 +217,17 @@ impl WorkerPlaces {
                     self.worn.insert(of);
                 }
                 // If not, it tries again at its next bound: the old one still serves.
-                self.set_role(of, Role::Serving { place });
+                self.set_role(of, WorkerRole::Serving { place });
                 Vec::new()
             }
-            Role::Yielding { place } if *death.exit == WorkerExit::Clean => {
-                let role = Role::Successor { place, of: worker };
+            WorkerRole::Yielding { place } if *death.exit == WorkerExit::Clean => {
+                let role = WorkerRole::Successor { place, of: worker };
                 let instead_of = Some(Predecessor { worker, has_died: false });
-                vec![Order::Start { role, instead_of }]
+                vec![PlaceOrder::Start { role, instead_of }]
             }
-            Role::Serving { place } | Role::Successor { place, .. } | Role::Yielding { place } => {
-                self.place_lost(place, worker, death)
-            }
+            WorkerRole::Serving { place }
+            | WorkerRole::Successor { place, .. }
+            | WorkerRole::Yielding { place } => self.place_lost(place, worker, death),
         }
     }
 
@@ -239,20 +240,20 @@ impl WorkerPlaces {
         self.places[place].is_tried && others && is_ours
     }
 
-    fn place_lost(&mut self, place: usize, worker: WorkerId, death: &Death<'_>) -> Vec<Order> {
+    fn place_lost(&mut self, place: usize, worker: WorkerId, death: &Death<'_>) -> Vec<PlaceOrder> {
         let lost = Predecessor { worker, has_died: *death.exit != WorkerExit::Clean };
         self.places[place].lost = Some(lost);
         if self.is_too_much(place, death.exit) {
             self.places[place].is_parked = true;
-            return vec![Order::Withdrawn { left: self.n_open() }];
+            return vec![PlaceOrder::Withdrawn { left: self.n_open() }];
         }
         match self.budget.died(death, self.stood) {
             Restart::Park => {
                 self.places[place].is_parked = true;
-                vec![Order::Parked { left: self.n_open() }]
+                vec![PlaceOrder::Parked { left: self.n_open() }]
             }
             Restart::After(pause) if pause.is_zero() => self.start_place(place).into_iter().collect(),
-            Restart::After(pause) => vec![Order::StartLater { place, pause }],
+            Restart::After(pause) => vec![PlaceOrder::StartLater { place, pause }],
         }
     }
 
@@ -262,18 +263,21 @@ impl WorkerPlaces {
 
     /// Some place waits for the successor of a healthy worker.
     fn is_handing_over(&self) -> bool {
-        self.members.values().any(|m| matches!(m.role, Role::Yielding { .. } | Role::Successor { .. }))
+        self.members
+            .values()
+            .any(|m| matches!(m.role, WorkerRole::Yielding { .. } | WorkerRole::Successor { .. }))
     }
 
     /// Every place that is not parked has its worker, loaded, and there is such a place.
     pub fn is_served(&self) -> bool {
-        let is_served =
-            |place: usize| self.members.values().any(|m| m.is_ready && m.role == Role::Serving { place });
+        let is_served = |place: usize| {
+            self.members.values().any(|m| m.is_ready && m.role == WorkerRole::Serving { place })
+        };
         let mut open = (0..self.places.len()).filter(|p| !self.places[*p].is_parked).peekable();
         open.peek().is_some() && open.all(is_served)
     }
 
-    fn set_role(&mut self, worker: WorkerId, role: Role) {
+    fn set_role(&mut self, worker: WorkerId, role: WorkerRole) {
         if let Some(member) = self.members.get_mut(&worker) {
             member.role = role;
         }

@@ -56,20 +56,20 @@ impl World {
         world
     }
 
-    fn carry_out(&mut self, orders: Vec<Order>) {
+    fn carry_out(&mut self, orders: Vec<PlaceOrder>) {
         for order in orders {
             match order {
-                Order::Start { role, .. } => {
+                PlaceOrder::Start { role, .. } => {
                     let worker = WorkerId(self.next);
                     self.next += 1;
                     self.starts += 1;
                     self.worker_places.joined(worker, role);
                 }
-                Order::StartLater { place, .. } => self.waiting.push(place),
-                Order::Drain(worker, SuccessorFirst) => self.drained.push(worker),
-                Order::Drain(worker, Handover::OldFirst) => self.yielding.push(worker),
-                Order::Withdrawn { .. } => self.withdrawn += 1,
-                Order::Parked { left } => self.left = Some(left),
+                PlaceOrder::StartLater { place, .. } => self.waiting.push(place),
+                PlaceOrder::Drain(worker, SuccessorFirst) => self.drained.push(worker),
+                PlaceOrder::Drain(worker, Handover::OldFirst) => self.yielding.push(worker),
+                PlaceOrder::Withdrawn { .. } => self.withdrawn += 1,
+                PlaceOrder::Parked { left } => self.left = Some(left),
             }
         }
     }
@@ -99,12 +99,12 @@ impl World {
         self.worker_places.members.keys().copied().collect()
     }
 
-    fn in_role(&self, wanted: impl Fn(Role) -> bool) -> Vec<WorkerId> {
+    fn in_role(&self, wanted: impl Fn(WorkerRole) -> bool) -> Vec<WorkerId> {
         self.worker_places.members.iter().filter(|(_, m)| wanted(m.role)).map(|(id, _)| *id).collect()
     }
 
     fn serving(&self, place: usize) -> Vec<WorkerId> {
-        self.in_role(|r| r == Role::Serving { place })
+        self.in_role(|r| r == WorkerRole::Serving { place })
     }
 }
 

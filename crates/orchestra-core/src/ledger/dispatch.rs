@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const DEATHS_BEFORE_SINGLE_ROWS: u32 = 3;
 
 #[derive(Debug, Clone, Copy)]
-struct Candidate {
+struct WorkerCandidate {
     worker: WorkerId,
     device: DeviceId,
     /// What speaks against it: batches that it holds, a failure just before, a device on which something died.
@@ -104,7 +104,7 @@ impl Ledger {
         idle.saturating_sub(self.waiting.n_fresh())
     }
 
-    fn pick(&mut self, now: Duration) -> Option<(Candidate, BatchId)> {
+    fn pick(&mut self, now: Duration) -> Option<(WorkerCandidate, BatchId)> {
         if self.waiting.is_empty() {
             return None;
         }
@@ -119,16 +119,16 @@ impl Ledger {
         Some((c, id))
     }
 
-    fn pick_of(&self, waiting: &mut BatchQueue, now: Duration) -> Option<(Candidate, BatchId, bool)> {
+    fn pick_of(&self, waiting: &mut BatchQueue, now: Duration) -> Option<(WorkerCandidate, BatchId, bool)> {
         if waiting.any_worker_will_do() {
             // The usual case, and once per batch: nothing is listed and sorted for it.
-            let best = self.candidates(now).min_by_key(Candidate::rank)?;
+            let best = self.candidates(now).min_by_key(WorkerCandidate::rank)?;
             return waiting.pop(true, |_| true).map(|id| (best, id, false));
         }
         let kept = self.kept_for_a_suspect(waiting.suspects(), now);
-        let mut candidates: Vec<Candidate> =
+        let mut candidates: Vec<WorkerCandidate> =
             self.candidates(now).filter(|c| Some(c.worker) != kept).collect();
-        candidates.sort_unstable_by_key(Candidate::rank);
+        candidates.sort_unstable_by_key(WorkerCandidate::rank);
         for c in &candidates {
             // A worker that has run nothing yet is rare: it goes to those who wait for one.
             let on_trial = |id| matches!(self.trial(id), Trial::Before { .. }) && self.may_run(id, c);
@@ -141,7 +141,7 @@ impl Ledger {
         if !self.nothing_runs() {
             return None;
         }
-        let alone = |c: &Candidate| Some((*c, waiting.pop_alone(now, |id| self.may_run(id, c))?, true));
+        let alone = |c: &WorkerCandidate| Some((*c, waiting.pop_alone(now, |id| self.may_run(id, c))?, true));
         candidates.iter().find_map(alone)
     }
 
@@ -216,12 +216,12 @@ impl Ledger {
         self.workers.iter().filter(move |(_, w)| is_free(w)).map(|(id, w)| (*id, w))
     }
 
-    fn candidates(&self, now: Duration) -> impl Iterator<Item = Candidate> {
+    fn candidates(&self, now: Duration) -> impl Iterator<Item = WorkerCandidate> {
         self.free(now).map(|(worker, w)| self.candidate(worker, w))
     }
 
-    fn candidate(&self, worker: WorkerId, w: &Worker) -> Candidate {
-        Candidate {
+    fn candidate(&self, worker: WorkerId, w: &Worker) -> WorkerCandidate {
+        WorkerCandidate {
             worker,
             device: w.device,
             load: w.holds.len()
@@ -240,7 +240,7 @@ impl Ledger {
         }
         for id in suspects {
             let may_judge = |worker: WorkerId, w: &Worker| {
-                let once_empty = Candidate { holds_nothing: true, ..self.candidate(worker, w) };
+                let once_empty = WorkerCandidate { holds_nothing: true, ..self.candidate(worker, w) };
                 w.takes_more()
                     && self.history.is_sound(w.device)
                     && !self.must_wait(w, now)
@@ -276,7 +276,7 @@ impl Ledger {
     }
 
     /// Whether this batch, of which something is known already, may be tried by this worker.
-    fn may_run(&self, id: BatchId, c: &Candidate) -> bool {
+    fn may_run(&self, id: BatchId, c: &WorkerCandidate) -> bool {
         let Some(b) = self.batches.get(&id) else { return false };
         let is_in_company = self.streams > 1 && !c.holds_nothing && b.suspicion.is_suspect();
         if is_in_company || !b.suspicion.may_fit(c.device, &self.history) {
@@ -319,7 +319,7 @@ impl Ledger {
     }
 }
 
-impl Candidate {
+impl WorkerCandidate {
     /// The best one has the lowest.
     fn rank(&self) -> (usize, WorkerId) {
         (self.load, self.worker)

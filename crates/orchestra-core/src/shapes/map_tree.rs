@@ -54,10 +54,10 @@ pub trait Leaves {
     fn nothing(&mut self, at: usize) -> Result<(), Refusal>;
 
     /// A row has come to a leaf.
-    fn leaf(&mut self, leaf: usize, scope: &RowScope<'_>) -> Result<(), Over>;
+    fn leaf(&mut self, leaf: usize, scope: &RowScope<'_>) -> Result<(), RowEnded>;
 
     /// A map has failed.
-    fn fail(&mut self, stage: StageId, refusal: Refusal) -> Over;
+    fn fail(&mut self, stage: StageId, refusal: Refusal) -> RowEnded;
 
     /// As [`Emit::left_out`].
     fn left_out(&mut self, stage: StageId, what: LeftOut, n: u64);
@@ -65,7 +65,7 @@ pub trait Leaves {
 
 /// The row is over; [`Leaves`] know why.
 #[derive(Debug)]
-pub struct Over;
+pub struct RowEnded;
 
 /// The maps of a chain at work, by their place. One that has panicked is started anew.
 #[derive(Default)]
@@ -108,9 +108,9 @@ impl<'a> RowScope<'a> {
     }
 }
 
-impl From<Over> for Refusal {
+impl From<RowEnded> for Refusal {
     /// For maps to pass on.
-    fn from(_: Over) -> Refusal {
+    fn from(_: RowEnded) -> Refusal {
         Refusal::result("")
     }
 }
@@ -141,17 +141,17 @@ impl MapRuns {
 }
 
 impl Walk<'_> {
-    pub fn steps(&mut self, steps: &[Step], scope: &RowScope<'_>) -> Result<(), Over> {
+    pub fn steps(&mut self, steps: &[Step], scope: &RowScope<'_>) -> Result<(), RowEnded> {
         steps.iter().try_for_each(|step| match step {
             Step::Map(map) => self.map(map, scope),
             Step::Leaf(leaf) => self.leaves.leaf(*leaf, scope),
         })
     }
 
-    fn map(&mut self, step: &MapStep, scope: &RowScope<'_>) -> Result<(), Over> {
+    fn map(&mut self, step: &MapStep, scope: &RowScope<'_>) -> Result<(), RowEnded> {
         let (at, fan) = (step.at, step.map.fan());
         let mut run = self.runs.begin(at, &*step.map);
-        let mut rows = Rows { walk: self, step, scope, fan, parts: None, n_rows: 0, is_over: false };
+        let mut rows = MapEmitter { walk: self, step, scope, fan, parts: None, n_rows: 0, is_over: false };
         // A panic in a map is a bug of ours; it fails the item by name instead of losing it.
         let applied = catch_unwind(AssertUnwindSafe(|| {
             let inputs: Result<SmallVec<[Value<'_>; 4]>, _> =
@@ -159,7 +159,7 @@ impl Walk<'_> {
             let applied = inputs.and_then(|inputs| run.apply(&inputs, &mut rows));
             (run, applied)
         }));
-        let Rows { parts, n_rows, is_over, .. } = rows;
+        let MapEmitter { parts, n_rows, is_over, .. } = rows;
         let applied = match applied {
             Ok((run, applied)) => {
                 self.runs.runs[at] = Some(run);
@@ -168,7 +168,7 @@ impl Walk<'_> {
             Err(_) => Err(Refusal::result("internal error while the item was worked on; this is a bug")),
         };
         if is_over {
-            return Err(Over);
+            return Err(RowEnded);
         }
         let ended = applied.and_then(|()| match (fan, parts, n_rows) {
             (Fan::One | Fan::AtMostOne, None, 1) => Ok(()),
@@ -180,7 +180,7 @@ impl Walk<'_> {
     }
 }
 
-struct Rows<'w, 'r, 'e> {
+struct MapEmitter<'w, 'r, 'e> {
     walk: &'w mut Walk<'r>,
     step: &'w MapStep,
     scope: &'w RowScope<'e>,
@@ -191,7 +191,7 @@ struct Rows<'w, 'r, 'e> {
     is_over: bool,
 }
 
-impl Emit for Rows<'_, '_, '_> {
+impl Emit for MapEmitter<'_, '_, '_> {
     fn parts(&mut self, n: usize) -> Result<(), Refusal> {
         if self.fan != Fan::Parts || self.parts.is_some() {
             return Err(another_number());

@@ -107,7 +107,7 @@ impl Lease {
 
 /// What is free of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Gpu {
+struct GpuCapacity {
     share: i64,
     memory: i64,
     /// Bytes that leases may take together, where it is known.
@@ -118,7 +118,7 @@ struct Gpu {
     losses: u32,
 }
 
-impl Gpu {
+impl GpuCapacity {
     fn is_full(&self) -> bool {
         self.seen.is_some_and(|free| free <= 0)
     }
@@ -127,7 +127,7 @@ impl Gpu {
 /// The devices of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leases {
-    gpus: Vec<Gpu>,
+    gpus: Vec<GpuCapacity>,
     cpu: i64,
     most_cpu: i64,
     free_cores: BTreeSet<usize>,
@@ -138,7 +138,7 @@ pub struct Leases {
 impl Leases {
     /// `gpu_memory`: for each GPU the bytes that leases may take of it. `cpu_slots`: how many commands share the CPU. `cores`: how many there are.
     pub fn new(gpu_memory: &[u64], cpu_slots: usize, cores: usize) -> Self {
-        let gpu = |&memory: &u64| Gpu {
+        let gpu = |&memory: &u64| GpuCapacity {
             share: ALL,
             memory: signed(memory),
             most: signed(memory),
@@ -304,7 +304,7 @@ impl Leases {
     fn all_free(&self) -> Self {
         let mut all = self.clone();
         for gpu in &mut all.gpus {
-            *gpu = Gpu { share: ALL, memory: gpu.most, seen: None, ..*gpu };
+            *gpu = GpuCapacity { share: ALL, memory: gpu.most, seen: None, ..*gpu };
         }
         all
     }
@@ -355,7 +355,7 @@ impl Leases {
         let are_enough = gpus.iter().filter(|gpu| !self.gpus[**gpu].is_full()).count() >= count;
         gpus.retain(|gpu| !(are_enough && self.gpus[*gpu].is_full()) && has_room(gpu));
         gpus.sort_by_key(|gpu| {
-            let Gpu { share, losses, .. } = self.gpus[*gpu];
+            let GpuCapacity { share, losses, .. } = self.gpus[*gpu];
             (losses, self.models.are_on(*gpu), Reverse(share), Reverse(self.memory_left(*gpu)))
         });
         (gpus.len() >= count).then(|| {

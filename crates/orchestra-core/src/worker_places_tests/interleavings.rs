@@ -68,9 +68,9 @@ proptest! {
             }
             for place in 0..places {
                 let parked = world.worker_places.places[place].is_parked;
-                let serving = world.in_role(|r| matches!(r, Role::Serving { place: p } | Role::Yielding { place: p } if p == place)).len();
+                let serving = world.in_role(|r| matches!(r, WorkerRole::Serving { place: p } | WorkerRole::Yielding { place: p } if p == place)).len();
                 let successors =
-                    world.in_role(|r| matches!(r, Role::Successor { place: p, .. } if p == place)).len();
+                    world.in_role(|r| matches!(r, WorkerRole::Successor { place: p, .. } if p == place)).len();
                 let waiting = world.waiting.iter().filter(|p| **p == place).count();
                 prop_assert!(serving <= 1 && successors <= 1 && waiting <= 1);
                 prop_assert!(parked || serving + successors + waiting >= 1, "place {} is forgotten", place);

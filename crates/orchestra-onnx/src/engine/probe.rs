@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use bincode::{Decode, Encode};
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::probing::{DOES_NOT_LOAD, Elements, Observed, Runs, replaced};
+use orchestra_core::probing::{DOES_NOT_LOAD, Elements, Observed, ProbeRuns, replaced};
 use orchestra_core::{
     DType, DeviceKind, Element, ProbedModel, ProbedOutput, SandboxMode, SizeLimit, TensorSpec,
 };
@@ -138,7 +138,7 @@ impl Probe {
         let judged = all.zip(&self.outputs).enumerate().map(
             |(output, (((((all, before), replaced), again), same), name))| {
                 let (fewer, alone) = (fewer(output), alone(output));
-                Runs { all, before, replaced, again, same, fewer, alone }.judge(name)
+                ProbeRuns { all, before, replaced, again, same, fewer, alone }.judge(name)
             },
         );
         Ok(judged.collect())

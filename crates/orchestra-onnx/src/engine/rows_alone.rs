@@ -6,7 +6,7 @@ use crate::session_names::output_of;
 use std::time::{Duration, Instant};
 
 use orchestra_core::model_output::texts;
-use orchestra_core::probing::{Elements, Near, Observed, Pair};
+use orchestra_core::probing::{Elements, Observed, Pair, Tolerance};
 use orchestra_worker::arena::Rows;
 use orchestra_worker::engine::RunError;
 use orchestra_worker::frames::{DynamicOutput, RunErrorKind, RunTiming};
@@ -180,7 +180,7 @@ impl RowsAlone {
             // A row does not run alone, for want of memory or for its values: nothing can be told.
             Err(_) => return Ok(()),
         };
-        let near = if bound.is_on_device() { Near::ON_GPU } else { Near::ON_CPU };
+        let near = if bound.is_on_device() { Tolerance::ON_GPU } else { Tolerance::ON_CPU };
         let outputs = model.session_outputs.iter().zip(&pairs).enumerate();
         let mut found = outputs.filter_map(|(output, (spec, pairs))| {
             let (at, words) = Pair::that_differs(pairs, near)?;

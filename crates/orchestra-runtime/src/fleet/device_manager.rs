@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orchestra_core::load_order::LoadOrder;
-use orchestra_core::worker_places::{Handover, Order, Predecessor, Role, WorkerPlaces};
+use orchestra_core::worker_places::{Handover, PlaceOrder, Predecessor, WorkerPlaces, WorkerRole};
 use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
@@ -185,14 +185,19 @@ impl DeviceState {
         self.carry_out(me, post, order);
     }
 
-    fn carry_out(&mut self, me: &ActorRef<DeviceMsg>, post: usize, orders: impl IntoIterator<Item = Order>) {
+    fn carry_out(
+        &mut self,
+        me: &ActorRef<DeviceMsg>,
+        post: usize,
+        orders: impl IntoIterator<Item = PlaceOrder>,
+    ) {
         for order in orders {
             match order {
-                Order::Start { role, instead_of } => self.start_worker(me, post, role, instead_of),
-                Order::StartLater { place, pause } => {
+                PlaceOrder::Start { role, instead_of } => self.start_worker(me, post, role, instead_of),
+                PlaceOrder::StartLater { place, pause } => {
                     drop(me.send_after(pause, move || DeviceMsg::StartWorker { post, place }));
                 }
-                Order::Drain(worker, handover) => {
+                PlaceOrder::Drain(worker, handover) => {
                     if handover == Handover::OldFirst {
                         tracing::info!(
                             %worker, "there is no memory for a successor beside the worker: it ends first"
@@ -201,7 +206,7 @@ impl DeviceState {
                     self.tell_batcher(post, BatcherMsg::DrainWorker(worker, handover));
                 }
                 // They come of a death alone, which is logged with its reason: see `worker_ended`.
-                Order::Parked { .. } | Order::Withdrawn { .. } => {}
+                PlaceOrder::Parked { .. } | PlaceOrder::Withdrawn { .. } => {}
             }
         }
     }
@@ -216,7 +221,7 @@ impl DeviceState {
         &mut self,
         me: &ActorRef<DeviceMsg>,
         post: usize,
-        role: Role,
+        role: WorkerRole,
         instead_of: Option<Predecessor>,
     ) {
         let Some(serve) = self.posts[post].serve.clone().filter(|_| !self.shutting_down) else { return };

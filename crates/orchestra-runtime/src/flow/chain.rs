@@ -11,7 +11,7 @@ use bytes::Bytes;
 use orchestra_core::data::{ColumnType, Refusal};
 use orchestra_core::lineage::End;
 use orchestra_core::shapes::{
-    Encoder, Leaves as _, Map, MapCount, MapRuns, Over, Reduce, RowScope, Step, Walk,
+    Encoder, Leaves as _, Map, MapCount, MapRuns, Reduce, RowEnded, RowScope, Step, Walk,
 };
 use orchestra_core::{Failure, FailureKind, SinkId, StageId};
 use orchestra_plan::{ColumnRef, Origin, Plan};
@@ -251,7 +251,7 @@ impl Chain {
         token: &Token,
         out: &mut Outcome,
         item: Option<&mut ItemInHand<'a>>,
-        work: impl FnOnce(&mut RowInHand<'a, '_>) -> Result<(), Over>,
+        work: impl FnOnce(&mut RowInHand<'a, '_>) -> Result<(), RowEnded>,
     ) {
         let before = out.text.len();
         let mut row = RowInHand::new(self, token, out, item);
@@ -301,7 +301,7 @@ impl Chain {
     pub fn end_failed(&self, token: &Token, failure: Failure, out: &mut Outcome) {
         self.with(token, out, None, |row| {
             row.failure = Some(failure);
-            Err(Over)
+            Err(RowEnded)
         });
     }
 

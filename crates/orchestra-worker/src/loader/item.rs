@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use orchestra_core::data::{Pixels, Refusal, TensorView, Value, WriteTensor};
 use orchestra_core::failure::cut_words;
-use orchestra_core::shapes::{Fetch, FetchRun, Leaves, MapRuns, Over, RowScope, Step, Walk};
+use orchestra_core::shapes::{Fetch, FetchRun, Leaves, MapRuns, RowEnded, RowScope, Step, Walk};
 use orchestra_core::{FailureKind, LeftOut, Origin, StageId};
 
 use super::events::{ItemAnswer, RowEvent, SentColumn, SentLeaf, SentValue};
@@ -99,7 +99,7 @@ impl Leaves for Rows<'_> {
         Ok(())
     }
 
-    fn leaf(&mut self, leaf: usize, _: &RowScope<'_>) -> Result<(), Over> {
+    fn leaf(&mut self, leaf: usize, _: &RowScope<'_>) -> Result<(), RowEnded> {
         let SentLeaf { stage, columns } = &self.leaves[leaf];
         let mut values = Vec::with_capacity(columns.len());
         for column in columns {
@@ -109,7 +109,7 @@ impl Leaves for Rows<'_> {
                     // The stage that gives it is to blame, or else the one that reads it.
                     let stage = self.sends[*column].read.from.stage().unwrap_or(*stage);
                     self.failed = Some((Some(stage), refused));
-                    return Err(Over);
+                    return Err(RowEnded);
                 }
             }
         }
@@ -117,9 +117,9 @@ impl Leaves for Rows<'_> {
         Ok(())
     }
 
-    fn fail(&mut self, stage: StageId, refusal: Refusal) -> Over {
+    fn fail(&mut self, stage: StageId, refusal: Refusal) -> RowEnded {
         self.failed = Some((Some(stage), refused(refusal)));
-        Over
+        RowEnded
     }
 
     fn left_out(&mut self, stage: StageId, what: LeftOut, n: u64) {

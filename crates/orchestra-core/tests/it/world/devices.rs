@@ -3,7 +3,7 @@
 use orchestra_core::ledger::{Rows, RunErrorKind};
 use orchestra_core::restart::Death;
 use orchestra_core::worker_exit::Evidence;
-use orchestra_core::worker_places::{Handover, Order, Role};
+use orchestra_core::worker_places::{Handover, PlaceOrder, WorkerRole};
 use orchestra_core::{ErrorClass, WorkerExit, WorkerId};
 
 use super::*;
@@ -129,21 +129,21 @@ impl World {
         }
     }
 
-    pub(super) fn carry_out(&mut self, device: usize, orders: impl IntoIterator<Item = Order>) {
+    pub(super) fn carry_out(&mut self, device: usize, orders: impl IntoIterator<Item = PlaceOrder>) {
         for order in orders {
             match order {
-                Order::Start { role, .. } => self.start_worker(device, role),
-                Order::StartLater { place, pause } => {
+                PlaceOrder::Start { role, .. } => self.start_worker(device, role),
+                PlaceOrder::StartLater { place, pause } => {
                     self.at(self.now + pause, Timer::StartPlace(device, place));
                 }
-                Order::Drain(worker, handover) => self.drain(worker, handover),
-                Order::Parked { left: 0 } => self.device_gone(device),
-                Order::Parked { .. } | Order::Withdrawn { .. } => {}
+                PlaceOrder::Drain(worker, handover) => self.drain(worker, handover),
+                PlaceOrder::Parked { left: 0 } => self.device_gone(device),
+                PlaceOrder::Parked { .. } | PlaceOrder::Withdrawn { .. } => {}
             }
         }
     }
 
-    fn start_worker(&mut self, device: usize, role: Role) {
+    fn start_worker(&mut self, device: usize, role: WorkerRole) {
         let worker = WorkerId(self.next_worker);
         self.next_worker += 1;
         let w = Worker {

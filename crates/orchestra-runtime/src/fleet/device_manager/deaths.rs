@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use orchestra_core::restart::Death;
-use orchestra_core::worker_places::Order;
+use orchestra_core::worker_places::PlaceOrder;
 use orchestra_core::{StageId, WorkerExit, WorkerId};
 use ractor::ActorRef;
 
@@ -52,14 +52,14 @@ impl DeviceState {
     }
 
     /// A place is given up; with the last place, the device is for this stage.
-    fn given_up(&mut self, post: usize, order: Order, end: &WorkerEnd) {
+    fn given_up(&mut self, post: usize, order: PlaceOrder, end: &WorkerEnd) {
         let does_not_fit = end.exit.found_no_memory();
         let (left, what) = match order {
-            Order::Parked { left } => (left, "worker place parked"),
-            Order::Withdrawn { left } if does_not_fit => {
+            PlaceOrder::Parked { left } => (left, "worker place parked"),
+            PlaceOrder::Withdrawn { left } if does_not_fit => {
                 (left, "a worker more does not fit after all; the others go on")
             }
-            Order::Withdrawn { left } => (left, "a worker more could not be started; the others go on"),
+            PlaceOrder::Withdrawn { left } => (left, "a worker more could not be started; the others go on"),
             _ => return,
         };
         let (context, id) = (&self.args.context, self.args.device);
@@ -68,8 +68,8 @@ impl DeviceState {
         tracing::warn!(pipeline = %serve.pipeline, stage = %serve.name, %device, left, %why, "{what}");
         self.trace(post, end.worker, || WorkerStep::PlaceParked { left, why: why.clone() });
         match order {
-            Order::Withdrawn { .. } => self.stats().added.sub(1),
-            Order::Parked { left: 0 } => {
+            PlaceOrder::Withdrawn { .. } => self.stats().added.sub(1),
+            PlaceOrder::Parked { left: 0 } => {
                 drop(serve.batcher.cast(BatcherMsg::DeviceGone { device: id, why }));
                 self.posts[post].serve = None;
             }

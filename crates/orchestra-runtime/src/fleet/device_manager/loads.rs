@@ -1,7 +1,7 @@
 //! The part of a device manager that loads one worker of a GPU after the other, and starts more where they fit
 //! (`orchestra_core::load_order`). It looks at no GPU itself.
 
-use orchestra_core::load_order::{Candidate, LoadOrder, Step};
+use orchestra_core::load_order::{LoadOrder, LoadStep, StageCandidate};
 use orchestra_core::worker_places::Handover;
 use orchestra_core::{DeviceId, StageId};
 use orchestra_machine::Gpu;
@@ -25,8 +25,8 @@ pub(super) fn load_order(context: &RunContext, device: DeviceId) -> Option<LoadO
     let plan = &context.plan;
     let memory = plan.devices.get(device.index())?.memory?;
     context.options.devices.probe.as_ref()?;
-    let candidates: Vec<Candidate> = served_on(plan, device)
-        .map(|(stage, batch, workers)| Candidate {
+    let candidates: Vec<StageCandidate> = served_on(plan, device)
+        .map(|(stage, batch, workers)| StageCandidate {
             stage,
             at_first: workers.count,
             most: workers.most(),
@@ -80,9 +80,9 @@ impl DeviceState {
         }
     }
 
-    fn take(&mut self, me: &ActorRef<DeviceMsg>, step: Step) {
+    fn take(&mut self, me: &ActorRef<DeviceMsg>, step: LoadStep) {
         match step {
-            Step::Look(number) => {
+            LoadStep::Look(number) => {
                 let me = me.clone();
                 let tell = move |seen: Option<Gpu>| {
                     let free = seen.map(|gpu| gpu.memory_free);
@@ -91,10 +91,10 @@ impl DeviceState {
                 };
                 self.args.context.watch.ask(self.args.device, tell);
             }
-            Step::WakeAfter(pause) => drop(me.send_after(pause, || DeviceMsg::GoOn)),
-            Step::Begin(stage) => self.begin(me, stage),
-            Step::Measured { stage, bytes } => self.measured(stage, bytes),
-            Step::Add(stage) => self.grow(me, stage, 1),
+            LoadStep::WakeAfter(pause) => drop(me.send_after(pause, || DeviceMsg::GoOn)),
+            LoadStep::Begin(stage) => self.begin(me, stage),
+            LoadStep::Measured { stage, bytes } => self.measured(stage, bytes),
+            LoadStep::Add(stage) => self.grow(me, stage, 1),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{
-    Fan, Fetch, KindSettings, Leaves as _, MapCount, MapRuns, MapStep, MapStepOf, Over, RowScope, Step,
+    Fan, Fetch, KindSettings, Leaves as _, MapCount, MapRuns, MapStep, MapStepOf, RowEnded, RowScope, Step,
     StepOf, Walk,
 };
 use orchestra_core::{Placement, StageId};
@@ -260,7 +260,7 @@ impl SentRows {
         region: &LoaderRegion,
         runs: &mut MapRuns,
         row: &mut RowInHand<'_, '_>,
-    ) -> Result<(), Over> {
+    ) -> Result<(), RowEnded> {
         let chain = row.chain;
         let mut last: Vec<Option<SentValue>> = vec![None; self.columns.len()];
         let mut events = sent.into_iter();
@@ -298,7 +298,7 @@ impl SentRows {
         region: &LoaderRegion,
         runs: &mut MapRuns,
         row: &mut RowInHand<'_, '_>,
-    ) -> Result<(), Over> {
+    ) -> Result<(), RowEnded> {
         let to = self.leaves.get(leaf).filter(|to| row.is_at(to.at, to.n_splits));
         let Some(SentTo { step, columns, .. }) = to.filter(|to| to.columns.len() == values.len()) else {
             return Err(row.fail(row.chain.first_stage(), out_of_order()));

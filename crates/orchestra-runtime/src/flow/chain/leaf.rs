@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use orchestra_core::collect::Arrival;
 use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, TensorView, Value};
 use orchestra_core::lineage::Share;
-use orchestra_core::shapes::{ItemInfo, Leaves as _, Over, RowScope};
+use orchestra_core::shapes::{ItemInfo, Leaves as _, RowEnded, RowScope};
 use orchestra_core::{Placement, StageId, locked};
 use orchestra_plan::ColumnRef;
 use smallvec::SmallVec;
@@ -29,7 +29,7 @@ impl RowInHand<'_, '_> {
         token: &Token,
         share: Share,
         scope: &RowScope<'_>,
-    ) -> Result<(), Over> {
+    ) -> Result<(), RowEnded> {
         self.leave_loading()?;
         let Leaf { stage, reads, carries, .. } = leaf;
         match &leaf.does {
@@ -130,7 +130,7 @@ impl RowInHand<'_, '_> {
         token: &Token,
         share: Share,
         scope: &RowScope<'_>,
-    ) -> Result<(), Over> {
+    ) -> Result<(), RowEnded> {
         let chain = self.chain;
         // Before `claim`: a thread that waits for room must hold no row, or the two waits could lock each other.
         let carried = self.keep_all(carries, target.stage, scope)?;
@@ -175,7 +175,7 @@ impl RowInHand<'_, '_> {
         reads: &[ColumnRef],
         reader: StageId,
         scope: &RowScope<'_>,
-    ) -> Result<OwnedRow, Over> {
+    ) -> Result<OwnedRow, RowEnded> {
         let mut row = OwnedRow::with_capacity(reads.len());
         for read in reads {
             match self.keep(*read, scope) {
@@ -218,7 +218,7 @@ impl RowInHand<'_, '_> {
         Ok(Some(OwnedValue::Picture(kept)))
     }
 
-    pub(super) fn leave_loading(&mut self) -> Result<(), Over> {
+    pub(super) fn leave_loading(&mut self) -> Result<(), RowEnded> {
         let goes_on = self.item.as_mut().is_none_or(|item| item.leaves_loading());
         if goes_on { Ok(()) } else { Err(self.void()) }
     }
@@ -230,7 +230,7 @@ impl RowInHand<'_, '_> {
     }
 
     /// A column could not be made: the stage that gives it is to blame, or else the one that reads it.
-    fn fail_at(&mut self, read: ColumnRef, reader: StageId, refusal: Refusal) -> Over {
+    fn fail_at(&mut self, read: ColumnRef, reader: StageId, refusal: Refusal) -> RowEnded {
         self.fail(read.from.stage().unwrap_or(reader), refusal)
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, MutexGuard};
 use orchestra_core::collect::{Arrival, Part};
 use orchestra_core::data::{KeptPicture, Refusal, Value};
 use orchestra_core::lineage::Share;
-use orchestra_core::shapes::{Fan, Leaves, Over, RowScope, too_many_parts};
+use orchestra_core::shapes::{Fan, Leaves, RowEnded, RowScope, too_many_parts};
 use orchestra_core::{Failure, LeftOut, StageId};
 use orchestra_plan::{ColumnRef, Origin};
 use smallvec::SmallVec;
@@ -170,9 +170,9 @@ impl<'a, 'o> RowInHand<'a, 'o> {
         self.handed = self.handed.plus(share);
     }
 
-    pub fn void(&mut self) -> Over {
+    pub fn void(&mut self) -> RowEnded {
         self.is_void = true;
-        Over
+        RowEnded
     }
 
     pub fn pass(&self, stage: StageId) {
@@ -202,7 +202,7 @@ impl Leaves for RowInHand<'_, '_> {
         Ok(())
     }
 
-    fn leaf(&mut self, at: usize, scope: &RowScope<'_>) -> Result<(), Over> {
+    fn leaf(&mut self, at: usize, scope: &RowScope<'_>) -> Result<(), RowEnded> {
         let chain = self.chain;
         let leaf = &chain.leaves[at];
         if self.token.ticket.is_withdrawn() {
@@ -224,11 +224,11 @@ impl Leaves for RowInHand<'_, '_> {
         Ok(())
     }
 
-    fn fail(&mut self, stage: StageId, refusal: Refusal) -> Over {
+    fn fail(&mut self, stage: StageId, refusal: Refusal) -> RowEnded {
         self.chain.context.stats.stage(stage).first_items.fail(self.token.ticket.id());
         self.failed_at.get_or_insert(stage);
         self.failure.get_or_insert_with(|| self.chain.failure(stage, refusal.kind, refusal.error));
-        Over
+        RowEnded
     }
 
     fn left_out(&mut self, stage: StageId, what: LeftOut, n: u64) {
