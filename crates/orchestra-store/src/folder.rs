@@ -12,7 +12,7 @@ use crate::identity::RunIdentity;
 use crate::journal::entry::resolve;
 use crate::journal::finished::Counts;
 use crate::journal::placed::{lies_below, remove_empty_folders, remove_placed};
-use crate::journal::recovery::{Found, examine, placed_files};
+use crate::journal::recovery::{FoundJournal, examine, placed_files};
 use crate::layout::{JOURNAL, PRIVATE, foreign};
 use crate::lock::{FolderLock, OpenError, make_folder};
 
@@ -88,7 +88,7 @@ pub fn only_files(folder: &Path) -> Result<(), OpenError> {
 pub struct OutputFolder {
     folder: PathBuf,
     private: PathBuf,
-    found: Found,
+    found: FoundJournal,
     discarded: bool,
     _lock: FolderLock,
 }
@@ -138,9 +138,9 @@ impl OutputFolder {
     /// What an earlier run left, as it was when the folder was opened (or discarded).
     pub fn state(&self) -> FolderState {
         match &self.found {
-            Found::Nothing => FolderState::Fresh,
-            Found::Unreadable(why) => FolderState::Unreadable(why.clone()),
-            Found::Run(run) => {
+            FoundJournal::Nothing => FolderState::Fresh,
+            FoundJournal::Unreadable(why) => FolderState::Unreadable(why.clone()),
+            FoundJournal::Run(run) => {
                 let identity = run.replayed.identity.clone();
                 let counts = run.replayed.finished.counts();
                 match run.code {
@@ -159,8 +159,8 @@ impl OutputFolder {
     /// The result files of the run in the folder, as it was begun with them; none where there is no run.
     pub fn files(&self) -> Vec<PathBuf> {
         match &self.found {
-            Found::Run(run) => run.files.clone(),
-            Found::Nothing | Found::Unreadable(_) => Vec::new(),
+            FoundJournal::Run(run) => run.files.clone(),
+            FoundJournal::Nothing | FoundJournal::Unreadable(_) => Vec::new(),
         }
     }
 
@@ -182,7 +182,7 @@ impl OutputFolder {
     /// What else lies there stays. From now on `Journal::begin` also empties files that it finds in its way.
     pub fn discard(&mut self) -> Result<Discarded, DiscardError> {
         let mut discarded = Discarded::default();
-        if let Found::Run(run) = &self.found {
+        if let FoundJournal::Run(run) = &self.found {
             discarded.counts = run.replayed.finished.counts();
             // First: where one cannot be removed, the journal and the records are still there.
             placed_files(&self.folder, &self.journal_path(), 0, |_, path| {
@@ -206,7 +206,7 @@ impl OutputFolder {
             discarded.files.push(summary);
         }
         self.remove_private()?;
-        self.found = Found::Nothing;
+        self.found = FoundJournal::Nothing;
         self.discarded = true;
         Ok(discarded)
     }
@@ -214,12 +214,12 @@ impl OutputFolder {
     /// Forgets a run that had neither sources nor anything else that results depend on, but for what is known of its tasks: another one may begin
     /// beside them. Whether there was such a run.
     pub fn forget_without_items(&mut self) -> Result<bool, DiscardError> {
-        let Found::Run(run) = &self.found else { return Ok(false) };
+        let FoundJournal::Run(run) = &self.found else { return Ok(false) };
         if !run.replayed.identity.fingerprint.is_empty() || run.replayed.finished.counts().total() > 0 {
             return Ok(false);
         }
         remove(&self.journal_path(), &self.folder)?;
-        self.found = Found::Nothing;
+        self.found = FoundJournal::Nothing;
         Ok(true)
     }
 
@@ -227,7 +227,7 @@ impl OutputFolder {
         self.private.join(JOURNAL)
     }
 
-    pub(crate) fn found(&self) -> &Found {
+    pub(crate) fn found(&self) -> &FoundJournal {
         &self.found
     }
 

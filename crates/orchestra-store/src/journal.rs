@@ -25,12 +25,12 @@ use orchestra_core::{ItemId, LeftOutCount, SourceId};
 
 use self::append_file::{AppendFile, Disturbance};
 pub use self::commit::{Commit, CommitError, FileIndex};
-use self::entry::{Appended, Group, kind};
+use self::entry::{Appended, CommitGroup, kind};
 pub use self::finished::Counts;
 use self::finished::FinishedSet;
 use self::log::Log;
 pub use self::placed::PlacedFile;
-use self::placed::{Placed, remove_placed};
+use self::placed::{PlacedRecord, remove_placed};
 pub use self::recovery::altered_files;
 pub use self::start::{BeginError, Recovered};
 use crate::atomic::{sync_folder_of, write_whole};
@@ -49,7 +49,7 @@ pub struct Journal {
     finished: FinishedSet,
     left_out: Vec<LeftOutCount>,
     recovered: Recovered,
-    phase: Phase,
+    phase: JournalPhase,
     /// Something was committed since the last `sync`.
     unsynced: bool,
     /// Files were placed since: there may be many, so their whole file system is synced.
@@ -59,7 +59,7 @@ pub struct Journal {
 }
 
 #[derive(Debug)]
-enum Phase {
+enum JournalPhase {
     // ## Open => (Finished | Closed)
     Open,
     Finished,
@@ -131,7 +131,7 @@ impl Journal {
         }
         undisturbed(&self.log.file)?;
         let appended = grown.iter().map(|(index, grown)| grown.appended(*index)).collect();
-        let entry = Group::new(appended, &done, &failed, group.left_out.clone());
+        let entry = CommitGroup::new(appended, &done, &failed, group.left_out.clone());
         if let Some(outside) = group.files.iter().find(|file| !file.is_inside()) {
             return Err(CommitError::Outside(outside.path.clone()));
         }
@@ -202,15 +202,15 @@ impl Journal {
     pub fn finish(&mut self, code: i32) -> Result<(), CommitError> {
         self.must_be_open()?;
         self.make_durable(kind::FINISHED, &code)?;
-        self.phase = Phase::Finished;
+        self.phase = JournalPhase::Finished;
         Ok(())
     }
 
     fn must_be_open(&self) -> Result<(), CommitError> {
         match &self.phase {
-            Phase::Open => Ok(()),
-            Phase::Finished => Err(CommitError::Finished),
-            Phase::Closed(why) => Err(CommitError::Closed(why.clone())),
+            JournalPhase::Open => Ok(()),
+            JournalPhase::Finished => Err(CommitError::Finished),
+            JournalPhase::Closed(why) => Err(CommitError::Closed(why.clone())),
         }
     }
 
@@ -261,7 +261,7 @@ impl Journal {
         if files.is_empty() {
             return Ok(());
         }
-        self.append(kind::PLACED, &files.iter().map(PlacedFile::entry).collect::<Vec<Placed>>())?;
+        self.append(kind::PLACED, &files.iter().map(PlacedFile::entry).collect::<Vec<PlacedRecord>>())?;
         self.has_placed = true;
         let folder = self.folder.path();
         let written = |file: &PlacedFile| {
@@ -308,8 +308,10 @@ impl Journal {
             self.log.end_at(before);
             for file in self.files.iter_mut().chain([&mut self.log.file]) {
                 if let Err(error) = file.roll_back() {
-                    self.phase =
-                        Phase::Closed(format!("`{}` could not be cut back: {error}", file.path().display()));
+                    self.phase = JournalPhase::Closed(format!(
+                        "`{}` could not be cut back: {error}",
+                        file.path().display()
+                    ));
                     return;
                 }
             }
@@ -319,7 +321,7 @@ impl Journal {
 
     /// After an error it is unknown what the disk holds, until it is read again.
     fn or_close<T>(&mut self, done: Result<T, CommitError>) -> Result<T, CommitError> {
-        done.inspect_err(|error| self.phase = Phase::Closed(error.to_string()))
+        done.inspect_err(|error| self.phase = JournalPhase::Closed(error.to_string()))
     }
 
     /// Files first: an entry that says that they are durable must not be read before they are.

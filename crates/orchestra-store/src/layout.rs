@@ -12,13 +12,13 @@ pub(crate) const JOURNAL: &str = "journal";
 /// What stands in the place of a file of the run, and no run has made.
 #[derive(Debug, Error)]
 #[error("{0}")]
-pub(crate) struct Foreign(pub String);
+pub(crate) struct ForeignFile(pub String);
 
 pub(crate) fn foreign(what: &str) -> io::Error {
-    io::Error::other(Foreign(format!("it is {what}, and no run has made it; remove it")))
+    io::Error::other(ForeignFile(format!("it is {what}, and no run has made it; remove it")))
 }
 
 /// Whether it is for what stands in the output folder and no run has made: the next start fails, too.
 pub fn is_foreign(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|error| error.is::<Foreign>())
+    error.get_ref().is_some_and(|error| error.is::<ForeignFile>())
 }

@@ -125,24 +125,24 @@ fn extend(
     join(old_sorted, new_sorted, &mut |joined| {
         let (place, row) = match joined {
             // A file that is named twice now: the list has its items once.
-            Joined::Both { place, before, row } if is_kept(&before) => {
-                let kept = Row { name: row.name.clone(), place, locator: before };
+            JoinedRow::Both { place, before, row } if is_kept(&before) => {
+                let kept = ListRow { name: row.name.clone(), place, locator: before };
                 places.push(&kept.at(place))?;
                 result.appended += 1;
                 (APPENDED | row.place, row)
             }
-            Joined::Both { place, before, row } => {
+            JoinedRow::Both { place, before, row } => {
                 if expand.is_some_and(|expand| expand.has_changed(path(&before), path(&row.locator))) {
                     result.changed.insert(place);
                 }
                 (place, row)
             }
-            Joined::New(row) => {
+            JoinedRow::New(row) => {
                 result.appended += 1;
                 (APPENDED | row.place, row)
             }
-            Joined::Old(row) if is_kept(&row.locator) => (row.place, row),
-            Joined::Old(row) => {
+            JoinedRow::Old(row) if is_kept(&row.locator) => (row.place, row),
+            JoinedRow::Old(row) => {
                 result.missing_count += 1;
                 result.missing.extend((result.missing.len() < MISSING_SHOWN).then(|| row.name.clone()));
                 (row.place, row)
@@ -186,13 +186,13 @@ fn path(locator: &[u8]) -> &Path {
 }
 
 /// A row of a sorted list.
-struct Row {
+struct ListRow {
     name: String,
     place: u64,
     locator: Vec<u8>,
 }
 
-impl Row {
+impl ListRow {
     /// Name, NUL, place, locator: sorts by name, then by place. A name holds no NUL; nor does a locator.
     fn encode(item: &ItemEntry, place: u64) -> Vec<u8> {
         [item.name.as_bytes(), &[0], &place.to_be_bytes()[..], item.locator.as_os_str().as_bytes()].concat()
@@ -222,24 +222,28 @@ fn by_name(
 ) -> Result<MergedRuns, ListError> {
     let mut sorter = Sorter::new(folder);
     for (place, item) in (0..).zip(list) {
-        sorter.push(&Row::encode(&item?, place)).map_err(&wrap)?;
+        sorter.push(&ListRow::encode(&item?, place)).map_err(&wrap)?;
     }
     sorter.finish().map_err(wrap)
 }
 
-enum Joined {
+enum JoinedRow {
     /// In both lists: the old place and locator, and the new row.
     Both {
         place: u64,
         before: Vec<u8>,
-        row: Row,
+        row: ListRow,
     },
-    Old(Row),
-    New(Row),
+    Old(ListRow),
+    New(ListRow),
 }
 
 /// Pairs equal names; a name that stands several times (in a manifest) is paired as often as both lists have it.
-fn join(old: MergedRuns, new: MergedRuns, emit: &mut dyn FnMut(Joined) -> io::Result<()>) -> io::Result<()> {
+fn join(
+    old: MergedRuns,
+    new: MergedRuns,
+    emit: &mut dyn FnMut(JoinedRow) -> io::Result<()>,
+) -> io::Result<()> {
     let mut old = rows(old).peekable();
     let mut new = rows(new).peekable();
     loop {
@@ -252,19 +256,19 @@ fn join(old: MergedRuns, new: MergedRuns, emit: &mut dyn FnMut(Joined) -> io::Re
         let left = if order.is_le() { old.next().transpose()? } else { None };
         let right = if order.is_ge() { new.next().transpose()? } else { None };
         match (left, right) {
-            (Some(a), Some(b)) => emit(Joined::Both { place: a.place, before: a.locator, row: b })?,
-            (Some(a), None) => emit(Joined::Old(a))?,
-            (None, Some(b)) => emit(Joined::New(b))?,
+            (Some(a), Some(b)) => emit(JoinedRow::Both { place: a.place, before: a.locator, row: b })?,
+            (Some(a), None) => emit(JoinedRow::Old(a))?,
+            (None, Some(b)) => emit(JoinedRow::New(b))?,
             (None, None) => return Ok(()),
         }
     }
 }
 
-fn rows(merge: MergedRuns) -> impl Iterator<Item = io::Result<Row>> {
-    merge.map(|record| Row::decode(&record?).ok_or_else(spill_damaged))
+fn rows(merge: MergedRuns) -> impl Iterator<Item = io::Result<ListRow>> {
+    merge.map(|record| ListRow::decode(&record?).ok_or_else(spill_damaged))
 }
 
-fn peek(rows: &mut Peekable<impl Iterator<Item = io::Result<Row>>>) -> io::Result<Option<&Row>> {
+fn peek(rows: &mut Peekable<impl Iterator<Item = io::Result<ListRow>>>) -> io::Result<Option<&ListRow>> {
     match rows.peek() {
         Some(Err(e)) => Err(io::Error::new(e.kind(), e.to_string())),
         Some(Ok(row)) => Ok(Some(row)),

@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::pattern::{Child, PathsEntry};
+use super::pattern::{FolderEntry, PathsEntry};
 use super::{ListError, PassedOverCounts};
 use crate::sorter::{MergedRuns, Sorter};
 
@@ -124,12 +124,12 @@ impl<'e> EntryWalk<'e> {
         let mut names = Sorter::new(walking.spill_folder);
         self.entry.children(&folder, &mut |child, path| {
             (walking.step)()?;
-            if let Child::PassedOver(reason) = child {
+            if let FolderEntry::PassedOver(reason) = child {
                 walking.passed_over.add(reason, 1);
                 return Ok(true);
             }
             let mut name = path.file_name().map(OsStr::as_bytes).unwrap_or_default().to_vec();
-            name.extend((child == Child::Folder).then_some(b'/'));
+            name.extend((child == FolderEntry::Folder).then_some(b'/'));
             names.push(&name).map_err(|e| spilled(walking, e)).map(|()| true)
         })?;
         let names = names.finish().map_err(|e| spilled(walking, e))?;
@@ -145,9 +145,9 @@ pub(crate) fn any_file(entry: &PathsEntry) -> Result<Option<PathBuf>, ListError>
     while let Some(folder) = folders.pop().filter(|_| found.is_none()) {
         entry.children(&folder, &mut |child, path| {
             match child {
-                Child::Folder => folders.push(path),
-                Child::File if entry.takes(&path) => found = Some(path),
-                Child::File | Child::PassedOver(_) => {}
+                FolderEntry::Folder => folders.push(path),
+                FolderEntry::File if entry.takes(&path) => found = Some(path),
+                FolderEntry::File | FolderEntry::PassedOver(_) => {}
             }
             Ok(found.is_none())
         })?;

@@ -13,13 +13,13 @@ pub(crate) const STRIDE: u64 = 1024;
 /// How far a list has grown. What is published here lies in the file, whole and durable, and never changes again.
 #[derive(Default)]
 pub struct Growth {
-    state: Mutex<State>,
+    state: Mutex<GrowthState>,
     changed: Condvar,
     stopped: AtomicBool,
 }
 
 #[derive(Default)]
-struct State {
+struct GrowthState {
     count: u64,
     /// Where the last published record ends.
     end: u64,
@@ -36,7 +36,7 @@ struct State {
 
 /// A place in the file from which record `first` can be read.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Mark {
+pub(crate) struct ListPosition {
     pub first: u64,
     pub offset: u64,
 }
@@ -85,13 +85,13 @@ impl Growth {
     }
 
     /// The last mark at or before record `at`; behind the last record: its end.
-    pub(crate) fn mark(&self, at: u64) -> Mark {
+    pub(crate) fn mark(&self, at: u64) -> ListPosition {
         let state = locked(&self.state);
         let stride = at / STRIDE;
         let offset = usize::try_from(stride).ok().and_then(|stride| state.index.get(stride));
         match offset.filter(|_| at < state.count) {
-            Some(&offset) => Mark { first: stride * STRIDE, offset },
-            None => Mark { first: state.count, offset: state.end },
+            Some(&offset) => ListPosition { first: stride * STRIDE, offset },
+            None => ListPosition { first: state.count, offset: state.end },
         }
     }
 
@@ -116,7 +116,7 @@ impl Growth {
         self.tell(locked(&self.state), Some(Err(error)));
     }
 
-    fn tell(&self, mut state: MutexGuard<'_, State>, outcome: Option<Result<[u8; 32], ListError>>) {
+    fn tell(&self, mut state: MutexGuard<'_, GrowthState>, outcome: Option<Result<[u8; 32], ListError>>) {
         state.outcome = outcome;
         if let Some(watcher) = &state.watcher {
             watcher();
@@ -127,7 +127,7 @@ impl Growth {
 
     /// Waits until something is listed, or is known never to be; then that error is given, and kept no longer.
     pub(crate) fn begun(&self) -> Result<(), ListError> {
-        let waits = |state: &mut State| !state.begun && state.outcome.is_none();
+        let waits = |state: &mut GrowthState| !state.begun && state.outcome.is_none();
         let waited = self.changed.wait_while(locked(&self.state), waits);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
         if state.count > 0 {

@@ -265,7 +265,7 @@ fn object_rows(
     idle: manifest::Idle<'_>,
     visit: &mut dyn FnMut(ItemEntry) -> Result<bool, ListError>,
 ) -> Result<u64, ListError> {
-    let visit: manifest::Visit<'_> = &mut |line, row| {
+    let visit: manifest::VisitRow<'_> = &mut |line, row| {
         let bad = |reason: String| manifest::bad_row(&manifest::label(list), line, &reason);
         visit(objects::of_row(root, row).map_err(bad)?)
     };

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::growth::{Growth, Mark, STRIDE};
+use super::growth::{Growth, ListPosition, STRIDE};
 use super::listed_file::ListedFile;
 use super::{ItemEntry, ListError, PassedOverCounts};
 
@@ -46,7 +46,7 @@ pub struct ListingReader {
     input: BufReader<File>,
     growth: Arc<Growth>,
     /// As far as it has been seen to be there.
-    seen: Mark,
+    seen: ListPosition,
     pub(super) next: u64,
     /// Where the next record begins; after an error, behind all.
     pub(super) offset: u64,
@@ -130,7 +130,7 @@ impl ListingReader {
             return Err(reader.damaged("it is no list of ours"));
         }
         let (mut index, mut offset) = (Vec::new(), reader.offset);
-        reader.seen = Mark { first: u64::MAX, offset: u64::MAX };
+        reader.seen = ListPosition { first: u64::MAX, offset: u64::MAX };
         while let Ok(Some(record)) = reader.read_record() {
             if !record.is_file && (reader.next - 1).is_multiple_of(STRIDE) {
                 index.push(offset);
@@ -154,7 +154,7 @@ impl ListingReader {
             path: path.into(),
             input,
             growth,
-            seen: Mark { first: 0, offset },
+            seen: ListPosition { first: 0, offset },
             next: 0,
             offset,
             head: [0; 8],

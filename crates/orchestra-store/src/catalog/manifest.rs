@@ -26,7 +26,7 @@ const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 const END_ROW: &[u8] = b"\0end of the manifest\0";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
+enum ManifestFormat {
     Csv(u8),
     JsonLines,
     Lines,
@@ -34,7 +34,7 @@ enum Format {
 }
 
 /// Called with the line and the path of each row, until it says no.
-pub(crate) type Visit<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<bool, ListError>;
+pub(crate) type VisitRow<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<bool, ListError>;
 
 /// What messages call the manifest.
 pub(crate) fn label(path: Option<&Path>) -> String {
@@ -43,7 +43,7 @@ pub(crate) fn label(path: Option<&Path>) -> String {
 
 /// Gives the rows of the manifest (`None`: standard input) in order, and says how many of its lines were blank. Where it is a pipe that has nothing to read now, `idle` is called after
 /// the rows before, and every now and then until there is something; its error ends the reading.
-pub(crate) fn rows(path: Option<&Path>, idle: Idle<'_>, visit: Visit<'_>) -> Result<u64, ListError> {
+pub(crate) fn rows(path: Option<&Path>, idle: Idle<'_>, visit: VisitRow<'_>) -> Result<u64, ListError> {
     let label = label(path);
     // A pipe without a writer would hold up a blocking open for ever.
     let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
@@ -56,12 +56,12 @@ pub(crate) fn rows(path: Option<&Path>, idle: Idle<'_>, visit: Visit<'_>) -> Res
 }
 
 /// As [`rows`], of what `input` reads. `path` says what it is.
-pub(crate) fn rows_in(input: impl Read, path: Option<&Path>, visit: Visit<'_>) -> Result<u64, ListError> {
+pub(crate) fn rows_in(input: impl Read, path: Option<&Path>, visit: VisitRow<'_>) -> Result<u64, ListError> {
     let format = match path.and_then(Path::extension).and_then(|e| e.to_str()) {
-        Some("csv") => Format::Csv(b','),
-        Some("tsv") => Format::Csv(b'\t'),
-        Some("jsonl" | "ndjson") => Format::JsonLines,
-        _ => Format::Sniff,
+        Some("csv") => ManifestFormat::Csv(b','),
+        Some("tsv") => ManifestFormat::Csv(b'\t'),
+        Some("jsonl" | "ndjson") => ManifestFormat::JsonLines,
+        _ => ManifestFormat::Sniff,
     };
     rows_of(BufReader::new(input), format, &label(path), visit)
 }
@@ -101,8 +101,13 @@ fn is_readable(input: &File, wait: &Timespec) -> io::Result<bool> {
     }
 }
 
-fn rows_of(mut input: impl BufRead, format: Format, label: &str, visit: Visit<'_>) -> Result<u64, ListError> {
-    let visit: Visit<'_> = &mut |line, path| match impossible(path) {
+fn rows_of(
+    mut input: impl BufRead,
+    format: ManifestFormat,
+    label: &str,
+    visit: VisitRow<'_>,
+) -> Result<u64, ListError> {
+    let visit: VisitRow<'_> = &mut |line, path| match impossible(path) {
         Some(reason) => Err(bad_row(label, line, reason)),
         None => visit(line, path),
     };
@@ -114,16 +119,16 @@ fn rows_of(mut input: impl BufRead, format: Format, label: &str, visit: Visit<'_
     if first.starts_with(b"\xff\xfe") || first.starts_with(b"\xfe\xff") {
         return Err(bad_row(label, 1, "it is written in UTF-16; save the file as UTF-8"));
     }
-    let format = if format == Format::Sniff { sniff(&first) } else { format };
+    let format = if format == ManifestFormat::Sniff { sniff(&first) } else { format };
     // The csv crate ends a row at the carriage return, and so places the next one on the line before.
     let skew = u64::from(first.ends_with(b"\r\n"));
     let input = Cursor::new(first).chain(input);
     match format {
-        Format::Csv(delimiter) => csv_rows(input, delimiter, skew, label, visit),
-        Format::JsonLines => {
+        ManifestFormat::Csv(delimiter) => csv_rows(input, delimiter, skew, label, visit),
+        ManifestFormat::JsonLines => {
             lines(input, label, &mut |line, text| visit(line, &json_row(text, line, label)?))
         }
-        Format::Lines | Format::Sniff => lines(input, label, visit),
+        ManifestFormat::Lines | ManifestFormat::Sniff => lines(input, label, visit),
     }
 }
 
@@ -136,11 +141,11 @@ fn impossible(path: &[u8]) -> Option<&'static str> {
     is_folder.then_some("its path names a folder, expected a file")
 }
 
-fn sniff(first_line: &[u8]) -> Format {
+fn sniff(first_line: &[u8]) -> ManifestFormat {
     let text = String::from_utf8_lossy(first_line);
     let text = text.trim();
     if text.starts_with('{') || serde_json::from_str::<String>(text).is_ok() {
-        return Format::JsonLines;
+        return ManifestFormat::JsonLines;
     }
     let header = csv::ReaderBuilder::new()
         .has_headers(false)
@@ -149,13 +154,13 @@ fn sniff(first_line: &[u8]) -> Format {
         .next()
         .and_then(Result::ok);
     match header {
-        Some(header) if path_column(&header).is_some() => Format::Csv(b','),
-        _ => Format::Lines,
+        Some(header) if path_column(&header).is_some() => ManifestFormat::Csv(b','),
+        _ => ManifestFormat::Lines,
     }
 }
 
 /// Non-blank lines without their line ends; says how many are blank.
-fn lines(mut input: impl BufRead, label: &str, visit: Visit<'_>) -> Result<u64, ListError> {
+fn lines(mut input: impl BufRead, label: &str, visit: VisitRow<'_>) -> Result<u64, ListError> {
     let mut text = Vec::new();
     let mut n_blank = 0;
     for line in 1.. {
@@ -213,7 +218,7 @@ fn csv_rows(
     delimiter: u8,
     skew: u64,
     label: &str,
-    visit: Visit<'_>,
+    visit: VisitRow<'_>,
 ) -> Result<u64, ListError> {
     let (since_row, ends) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(LineEnds::default())));
     let end = [b"\n", END_ROW].concat();
@@ -356,7 +361,7 @@ impl<R: Read> Read for Counted<R> {
 mod tests {
     use super::*;
 
-    fn read(text: &[u8], format: Format) -> Result<Vec<String>, String> {
+    fn read(text: &[u8], format: ManifestFormat) -> Result<Vec<String>, String> {
         let mut rows = Vec::new();
         rows_of(text, format, "list", &mut |line, path| {
             rows.push(format!("{line}:{}", String::from_utf8_lossy(path)));
@@ -368,7 +373,7 @@ mod tests {
 
     #[test]
     fn csv_takes_the_named_column_or_the_first() {
-        let csv = Format::Csv(b',');
+        let csv = ManifestFormat::Csv(b',');
         assert_eq!(read(b"label,File\n7,a.png\n1,\"b,c.png\"\n", csv).unwrap(), ["2:a.png", "3:b,c.png"]);
         assert_eq!(read(b"a.png,7\nb.png\n", csv).unwrap(), ["1:a.png", "2:b.png"]);
         assert_eq!(read(b"\xef\xbb\xbfpath\r\na.png\r\n", csv).unwrap(), ["2:a.png"]);
@@ -381,10 +386,10 @@ mod tests {
             |text: &str, format| rows_of(text.as_bytes(), format, "list", &mut |_, _| Ok(true)).unwrap();
         for end in ["\n", "\r\n"] {
             for (format, rows) in [
-                (Format::Csv(b','), ["file,n", "a.png,1", "\"b\n\n.png\",2"]),
-                (Format::Csv(b'\t'), ["a.png", "b.png", "c.png"]),
-                (Format::JsonLines, ["\"a.png\"", "\"b.png\"", "{\"file\": \"c.png\"}"]),
-                (Format::Sniff, ["a.png", "b.png", "c.png"]),
+                (ManifestFormat::Csv(b','), ["file,n", "a.png,1", "\"b\n\n.png\",2"]),
+                (ManifestFormat::Csv(b'\t'), ["a.png", "b.png", "c.png"]),
+                (ManifestFormat::JsonLines, ["\"a.png\"", "\"b.png\"", "{\"file\": \"c.png\"}"]),
+                (ManifestFormat::Sniff, ["a.png", "b.png", "c.png"]),
             ] {
                 let [a, b, c] = rows;
                 for (text, n) in [
@@ -396,13 +401,13 @@ mod tests {
                 }
             }
         }
-        assert_eq!((blank("", Format::Csv(b',')), blank("", Format::Lines)), (0, 0));
-        assert_eq!((blank("\n\n", Format::Csv(b',')), blank(" \n\n", Format::Lines)), (2, 2));
+        assert_eq!((blank("", ManifestFormat::Csv(b',')), blank("", ManifestFormat::Lines)), (0, 0));
+        assert_eq!((blank("\n\n", ManifestFormat::Csv(b',')), blank(" \n\n", ManifestFormat::Lines)), (2, 2));
     }
 
     #[test]
     fn a_csv_row_without_a_path_is_named_by_line() {
-        let error = read(b"label,file\n7,a.png\n1\n", Format::Csv(b',')).unwrap_err();
+        let error = read(b"label,file\n7,a.png\n1\n", ManifestFormat::Csv(b',')).unwrap_err();
         assert_eq!(error, "manifest `list`, line 3: column 2 holds no path");
     }
 
@@ -410,60 +415,66 @@ mod tests {
     fn an_open_quote_does_not_swallow_a_large_file() {
         let mut text = b"file\n\"".to_vec();
         text.resize(4 << 20, b'x');
-        let error = read(&text, Format::Csv(b',')).unwrap_err();
+        let error = read(&text, ManifestFormat::Csv(b',')).unwrap_err();
         assert!(error.contains("line 2") && error.contains("is a quote left open?"), "{error}");
     }
 
     #[test]
     fn an_open_quote_is_an_error_and_no_item() {
         for text in [&b"file,n\n\"a.png,1\nb.png,2\n"[..], b"file\r\n\"a.png\r\nb.png", b"file\n\""] {
-            let error = read(text, Format::Csv(b',')).unwrap_err();
+            let error = read(text, ManifestFormat::Csv(b',')).unwrap_err();
             assert_eq!(error, "manifest `list`, line 2: a quote is left open in this row");
         }
-        let closed = read(b"file,n\n\"a\nb.png\",1\nc\".png,2\n\"d.png\n\"", Format::Csv(b',')).unwrap();
+        let closed =
+            read(b"file,n\n\"a\nb.png\",1\nc\".png,2\n\"d.png\n\"", ManifestFormat::Csv(b',')).unwrap();
         assert_eq!(closed, ["2:a\nb.png", "4:c\".png", "5:d.png\n"]);
     }
 
     #[test]
     fn a_path_that_no_file_can_have_is_refused() {
-        for format in [Format::Csv(b','), Format::Lines] {
+        for format in [ManifestFormat::Csv(b','), ManifestFormat::Lines] {
             let error = read(b"a.png\nb\0.png\n", format).unwrap_err();
             assert_eq!(error, "manifest `list`, line 2: its path holds a NUL byte: this is no list of paths");
             let error = read(b"a.png\n././\n", format).unwrap_err();
             assert_eq!(error, "manifest `list`, line 2: its path names a folder, expected a file");
         }
-        assert!(read(b"\"a\\u0000\"", Format::JsonLines).unwrap_err().contains("NUL byte"));
+        assert!(read(b"\"a\\u0000\"", ManifestFormat::JsonLines).unwrap_err().contains("NUL byte"));
         // What was found by a fuzzer: the marks that this reader puts behind a manifest, in a manifest.
         assert!(
-            read(b"\0end of the manifest\0\xff\xfe\xba", Format::Csv(b',')).unwrap_err().contains("NUL byte")
+            read(b"\0end of the manifest\0\xff\xfe\xba", ManifestFormat::Csv(b','))
+                .unwrap_err()
+                .contains("NUL byte")
         );
-        assert!(read(b"a.png\n\0end of the manifest\0\nb.png\n", Format::Csv(b',')).is_err());
-        assert!(read(b"a.png\n\0end of the manifest\0\n", Format::Csv(b',')).is_err());
+        assert!(read(b"a.png\n\0end of the manifest\0\nb.png\n", ManifestFormat::Csv(b',')).is_err());
+        assert!(read(b"a.png\n\0end of the manifest\0\n", ManifestFormat::Csv(b',')).is_err());
     }
 
     #[test]
     fn a_list_in_utf_16_is_refused_with_what_to_do() {
-        for (text, format) in [(&b"\xff\xfea\0"[..], Format::Sniff), (b"\xfe\xff\0a", Format::Csv(b','))] {
+        for (text, format) in
+            [(&b"\xff\xfea\0"[..], ManifestFormat::Sniff), (b"\xfe\xff\0a", ManifestFormat::Csv(b','))]
+        {
             assert!(read(text, format).unwrap_err().contains("UTF-16; save the file as UTF-8"));
         }
     }
 
     #[test]
     fn json_lines_hold_strings_or_objects() {
-        let rows = read(b"\"a.png\"\n\n{\"path\": \"b.png\", \"x\": 1}\n", Format::JsonLines).unwrap();
+        let rows =
+            read(b"\"a.png\"\n\n{\"path\": \"b.png\", \"x\": 1}\n", ManifestFormat::JsonLines).unwrap();
         assert_eq!(rows, ["1:a.png", "3:b.png"]);
         for (bad, reason) in [
             (&b"{\"name\": \"a\"}"[..], "expected a string, or an object"),
             (b"{", "not JSON"),
             (b"7", "expected a string, or an object"),
         ] {
-            assert!(read(bad, Format::JsonLines).unwrap_err().contains(reason));
+            assert!(read(bad, ManifestFormat::JsonLines).unwrap_err().contains(reason));
         }
     }
 
     #[test]
     fn the_format_of_standard_input_is_recognised() {
-        let sniff = |text: &[u8]| read(text, Format::Sniff).unwrap();
+        let sniff = |text: &[u8]| read(text, ManifestFormat::Sniff).unwrap();
         assert_eq!(sniff(b"a, b.png\nc.png"), ["1:a, b.png", "2:c.png"]);
         assert_eq!(sniff(b"{\"file\": \"a.png\"}\n"), ["1:a.png"]);
         assert_eq!(sniff(b"id,path\n1,a.png\n"), ["2:a.png"]);
@@ -472,7 +483,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_is_refused() {
-        let error = read(&vec![b'x'; 2 << 20], Format::Lines).unwrap_err();
+        let error = read(&vec![b'x'; 2 << 20], ManifestFormat::Lines).unwrap_err();
         assert!(error.contains("longer than 1 MiB"), "{error}");
     }
 }

@@ -87,10 +87,10 @@ pub(super) struct ObjectsEntry {
     url: String,
     /// What names are relative to, as far as this entry decides: the URL up to a slash.
     root: String,
-    kind: Kind,
+    kind: UrlKind,
 }
 
-enum Kind {
+enum UrlKind {
     Object,
     /// Everything below the root.
     Prefix,
@@ -116,7 +116,7 @@ impl ObjectsEntry {
         let key_at = scheme.len() + 3 + bucket.len() + 1;
         let parent = |url: &str| url[..url.rfind('/').map_or(0, |slash| slash + 1)].to_owned();
         if !store.can_list(url) {
-            let object = || Self { url: url.into(), root: parent(url), kind: Kind::Object };
+            let object = || Self { url: url.into(), root: parent(url), kind: UrlKind::Object };
             return match () {
                 () if key.is_empty() || key.ends_with('/') => {
                     Err(bad("a web server cannot be asked what it has; name each object"))
@@ -125,48 +125,52 @@ impl ObjectsEntry {
                 () => Err(ListError::NoObject { url: url.into(), under: None }),
             };
         }
-        let below = |folder: String| Self { url: url.into(), root: folder, kind: Kind::Prefix };
+        let below = |folder: String| Self { url: url.into(), root: folder, kind: UrlKind::Prefix };
         if let Some(at) = key.find(GLOB_CHARACTERS) {
             let root = key_at + key[..at].rfind('/').map_or(0, |slash| slash + 1);
             let plain = key.find(|c| c == '\\' || GLOB_CHARACTERS.contains(&c)).unwrap_or(at);
             let glob = Glob::parse(url, &url[root..])?;
             let prefix = url[..key_at + plain].to_owned();
-            return Ok(Self { url: url.into(), root: url[..root].into(), kind: Kind::Glob { glob, prefix } });
+            return Ok(Self {
+                url: url.into(),
+                root: url[..root].into(),
+                kind: UrlKind::Glob { glob, prefix },
+            });
         }
         if key.is_empty() {
             return Ok(below(format!("{scheme}://{bucket}/")));
         }
         if !key.ends_with('/') && store.has(url)? {
-            return Ok(Self { url: url.into(), root: parent(url), kind: Kind::Object });
+            return Ok(Self { url: url.into(), root: parent(url), kind: UrlKind::Object });
         }
         Ok(below(format!("{}/", url.trim_end_matches('/'))))
     }
 
     fn objects(&self, store: &dyn ObjectStore) -> Result<Objects, ListError> {
         match &self.kind {
-            Kind::Object => {
+            UrlKind::Object => {
                 let objects = vec![Object { url: self.url.clone(), bytes: 1 }];
                 Ok(Box::new(std::iter::once(Ok(ObjectPage { objects, is_last: true }))))
             }
-            Kind::Prefix => store.objects(&self.root),
-            Kind::Glob { prefix, .. } => store.objects(prefix),
+            UrlKind::Prefix => store.objects(&self.root),
+            UrlKind::Glob { prefix, .. } => store.objects(prefix),
         }
     }
 
     fn matches(&self, object: &Object) -> bool {
         let Some(key) = object.url.strip_prefix(&self.root) else { return false };
         match &self.kind {
-            Kind::Glob { glob, .. } => glob.takes(key.as_bytes()),
-            Kind::Object | Kind::Prefix => true,
+            UrlKind::Glob { glob, .. } => glob.takes(key.as_bytes()),
+            UrlKind::Object | UrlKind::Prefix => true,
         }
     }
 
     /// Why an object that it matches is no item, if it is none.
     fn passed_over(&self, object: &Object) -> Option<PassedOver> {
         let takes_hidden = match &self.kind {
-            Kind::Object => return None,
-            Kind::Prefix => false,
-            Kind::Glob { glob, .. } => glob.takes_hidden,
+            UrlKind::Object => return None,
+            UrlKind::Prefix => false,
+            UrlKind::Glob { glob, .. } => glob.takes_hidden,
         };
         let key = object.url.strip_prefix(&self.root).unwrap_or_default();
         let last = key.rsplit('/').next().unwrap_or_default();
@@ -190,13 +194,13 @@ struct EntryObjects<'e> {
     pages: Objects,
     /// Those of the page at hand that were not looked at yet.
     objects: std::vec::IntoIter<Object>,
-    place: Place,
+    place: PagePosition,
     last: String,
 }
 
 /// Of the page at hand.
 #[derive(PartialEq)]
-enum Place {
+enum PagePosition {
     /// There is none yet.
     Start,
     Middle,
@@ -206,7 +210,7 @@ enum Place {
 impl<'e> EntryObjects<'e> {
     fn start(entry: &'e ObjectsEntry, store: &'e dyn ObjectStore) -> Result<Self, ListError> {
         let (pages, objects) = (entry.objects(store)?, Vec::new().into_iter());
-        Ok(Self { entry, pages, objects, place: Place::Start, last: String::new() })
+        Ok(Self { entry, pages, objects, place: PagePosition::Start, last: String::new() })
     }
 
     /// `idle` is called where another page has to be waited for, and all that was given comes of the pages before it.
@@ -226,13 +230,13 @@ impl<'e> EntryObjects<'e> {
                 }
             }
             match self.place {
-                Place::Start => {}
-                Place::Middle => idle()?,
-                Place::End => return Ok(None),
+                PagePosition::Start => {}
+                PagePosition::Middle => idle()?,
+                PagePosition::End => return Ok(None),
             }
             let Some(page) = self.pages.next() else { return Ok(None) };
             let ObjectPage { objects, is_last } = page?;
-            self.place = if is_last { Place::End } else { Place::Middle };
+            self.place = if is_last { PagePosition::End } else { PagePosition::Middle };
             self.objects = objects.into_iter();
         }
     }

@@ -21,12 +21,12 @@ pub(crate) struct PathsEntry {
     pub pattern: String,
     /// The folder that names are relative to, as far as this entry decides. Absolute.
     pub root: PathBuf,
-    kind: Kind,
+    kind: PatternKind,
 }
 
 /// What a name in a folder stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Child {
+pub(crate) enum FolderEntry {
     File,
     Folder,
     /// It is neither, for this reason.
@@ -34,7 +34,7 @@ pub(crate) enum Child {
 }
 
 #[derive(Debug)]
-enum Kind {
+enum PatternKind {
     File(PathBuf),
     Folder,
     Glob(Glob),
@@ -83,7 +83,7 @@ impl PathsEntry {
         }
         let path = base.join(pattern);
         let (root, kind) = match std::fs::metadata(&path) {
-            Ok(m) if m.is_dir() => (physical(&path), Kind::Folder),
+            Ok(m) if m.is_dir() => (physical(&path), PatternKind::Folder),
             Ok(_) => file(&path),
             // A link that leads nowhere exists: it is listed and fails by name.
             Err(_) if path.symlink_metadata().is_ok() => file(&path),
@@ -97,26 +97,26 @@ impl PathsEntry {
     /// The only file of this entry, if it is one.
     pub fn file(&self) -> Option<&Path> {
         match &self.kind {
-            Kind::File(path) => Some(path),
-            Kind::Folder | Kind::Glob(_) => None,
+            PatternKind::File(path) => Some(path),
+            PatternKind::Folder | PatternKind::Glob(_) => None,
         }
     }
 
     /// Its file, or the folder below which its files lie.
     pub fn place(self) -> PathBuf {
         match self.kind {
-            Kind::File(path) => path,
-            Kind::Folder | Kind::Glob(_) => self.root,
+            PatternKind::File(path) => path,
+            PatternKind::Folder | PatternKind::Glob(_) => self.root,
         }
     }
 
     /// Whether this entry takes a file below its root.
     pub fn takes(&self, file: &Path) -> bool {
         match &self.kind {
-            Kind::Glob(g) => file
+            PatternKind::Glob(g) => file
                 .strip_prefix(&self.root)
                 .is_ok_and(|relative| g.takes(relative.as_os_str().as_encoded_bytes())),
-            Kind::File(_) | Kind::Folder => true,
+            PatternKind::File(_) | PatternKind::Folder => true,
         }
     }
 
@@ -125,9 +125,9 @@ impl PathsEntry {
     pub fn children(
         &self,
         folder: &Path,
-        visit: &mut dyn FnMut(Child, PathBuf) -> Result<bool, ListError>,
+        visit: &mut dyn FnMut(FolderEntry, PathBuf) -> Result<bool, ListError>,
     ) -> Result<(), ListError> {
-        let takes_hidden = matches!(&self.kind, Kind::Glob(g) if g.takes_hidden);
+        let takes_hidden = matches!(&self.kind, PatternKind::Glob(g) if g.takes_hidden);
         let unreadable = |error: io::Error| match is_missing(&error) {
             true => Ok(()),
             false => Err(self.unreadable(folder, error)),
@@ -145,11 +145,11 @@ impl PathsEntry {
                 }
             };
             let child = match is_hidden(&path) && !takes_hidden {
-                true => Some(Child::PassedOver(PassedOver::Hidden)),
+                true => Some(FolderEntry::PassedOver(PassedOver::Hidden)),
                 false => self.child(&path, kind),
             };
             let Some(child) = child else { continue };
-            if matches!(child, Child::PassedOver(_)) && !self.takes(&path) {
+            if matches!(child, FolderEntry::PassedOver(_)) && !self.takes(&path) {
                 continue;
             }
             if !visit(child, path)? {
@@ -161,30 +161,34 @@ impl PathsEntry {
 
     /// What a name in a folder stands for, links followed. A link that leads nowhere, or to a folder that cannot be read, is a file that will
     /// fail by name, rather than vanish; what a folder holds that is also one above, because of a link on the way to it, is listed already.
-    fn child(&self, path: &Path, kind: FileType) -> Option<Child> {
+    fn child(&self, path: &Path, kind: FileType) -> Option<FolderEntry> {
         if kind.is_symlink() {
-            let Ok(target) = path.metadata() else { return Some(Child::File) };
+            let Ok(target) = path.metadata() else { return Some(FolderEntry::File) };
             if !target.is_dir() {
                 return Some(file_or_passed_over(path, target.is_file()));
             }
             if fs::read_dir(path).is_err() {
-                return Some(Child::File);
+                return Some(FolderEntry::File);
             }
         } else if !kind.is_dir() {
             return Some(file_or_passed_over(path, kind.is_file()));
         }
         if self.is_above(path) {
-            return Some(Child::PassedOver(PassedOver::LinkLoop));
+            return Some(FolderEntry::PassedOver(PassedOver::LinkLoop));
         }
         if is_output_folder(path) {
-            return Some(Child::PassedOver(PassedOver::OfRun));
+            return Some(FolderEntry::PassedOver(PassedOver::OfRun));
         }
         let max_depth = match &self.kind {
-            Kind::Glob(g) => g.max_depth,
-            Kind::File(_) | Kind::Folder => usize::MAX,
+            PatternKind::Glob(g) => g.max_depth,
+            PatternKind::File(_) | PatternKind::Folder => usize::MAX,
         };
         let depth = path.strip_prefix(&self.root).map_or(0, |below| below.components().count());
-        Some(if depth < max_depth { Child::Folder } else { Child::PassedOver(PassedOver::Folder) })
+        Some(if depth < max_depth {
+            FolderEntry::Folder
+        } else {
+            FolderEntry::PassedOver(PassedOver::Folder)
+        })
     }
 
     /// Whether a folder is the same as one above it, the root at most.
@@ -200,11 +204,13 @@ impl PathsEntry {
     }
 }
 
-fn file_or_passed_over(path: &Path, is_file: bool) -> Child {
+fn file_or_passed_over(path: &Path, is_file: bool) -> FolderEntry {
     match is_file {
-        false => Child::PassedOver(PassedOver::Special),
-        true if path.file_name().is_some_and(|name| name == MANIFEST) => Child::PassedOver(PassedOver::OfRun),
-        true => Child::File,
+        false => FolderEntry::PassedOver(PassedOver::Special),
+        true if path.file_name().is_some_and(|name| name == MANIFEST) => {
+            FolderEntry::PassedOver(PassedOver::OfRun)
+        }
+        true => FolderEntry::File,
     }
 }
 
@@ -216,16 +222,16 @@ pub(crate) fn common_root<'a>(mut roots: impl Iterator<Item = &'a Path>) -> Path
     })
 }
 
-fn file(path: &Path) -> (PathBuf, Kind) {
+fn file(path: &Path) -> (PathBuf, PatternKind) {
     let folder = physical(path.parent().unwrap_or(Path::new("/")));
     let file = match path.file_name() {
         Some(name) => folder.join(name),
         None => physical(path),
     };
-    (folder, Kind::File(file))
+    (folder, PatternKind::File(file))
 }
 
-fn glob(base: &Path, pattern: &str) -> Result<(PathBuf, Kind), ListError> {
+fn glob(base: &Path, pattern: &str) -> Result<(PathBuf, PatternKind), ListError> {
     let split = match pattern.find(GLOB_CHARACTERS) {
         Some(at) => pattern[..at].rfind('/').map_or(0, |slash| slash + 1),
         None => 0,
@@ -236,7 +242,7 @@ fn glob(base: &Path, pattern: &str) -> Result<(PathBuf, Kind), ListError> {
     if !root.is_dir() {
         return Err(ListError::NoMatch { pattern: pattern.into(), under: root });
     }
-    Ok((root, Kind::Glob(glob)))
+    Ok((root, PatternKind::Glob(glob)))
 }
 
 fn bad(pattern: &str, reason: &str) -> ListError {

@@ -8,8 +8,8 @@ use bincode::{Decode, Encode};
 use orchestra_core::{ItemId, LeftOutCount, SourceId};
 
 use crate::identity::RunIdentity;
-use crate::journal::finished::{Ended, FinishedSet};
-use crate::journal::placed::Placed;
+use crate::journal::finished::{FinishedSet, ItemEnding};
+use crate::journal::placed::PlacedRecord;
 use crate::layout::PRIVATE;
 
 /// Raised with every change of an entry.
@@ -26,7 +26,7 @@ pub(crate) mod kind {
     pub(crate) const FINISHED: u8 = 4;
     /// `RunIdentity`: the run goes on, under this identity.
     pub(crate) const RESUMED: u8 = 5;
-    /// `Vec<Placed>`: files of the group whose frame follows; those of the last such frame may never have been written.
+    /// `Vec<PlacedRecord>`: files of the group whose frame follows; those of the last such frame may never have been written.
     pub(crate) const PLACED: u8 = 6;
     /// `Sealed`: the rows of a file lie in a part file or in a state now, and all before it is durable. A `PLACED` frame that names the part stands before it.
     pub(crate) const SEALED: u8 = 7;
@@ -63,10 +63,10 @@ impl JournalHeader {
 }
 
 #[derive(Debug, Clone, Encode, Decode)]
-pub(crate) struct Group {
+pub(crate) struct CommitGroup {
     pub(crate) appended: Vec<Appended>,
-    done: Vec<Span>,
-    failed: Vec<Span>,
+    done: Vec<ItemRange>,
+    failed: Vec<ItemRange>,
     pub(crate) left_out: Vec<LeftOutCount>,
 }
 
@@ -87,20 +87,20 @@ pub(crate) struct Sealed {
     /// How many bytes it held.
     pub(crate) bytes: u64,
     /// The part file, or the state.
-    pub(crate) part: Placed,
+    pub(crate) part: PlacedRecord,
     /// What the caller knows it by.
     pub(crate) note: Vec<u8>,
 }
 
 /// Consecutive items of one source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
-struct Span {
+struct ItemRange {
     source: SourceId,
     first: u64,
     count: u64,
 }
 
-impl Group {
+impl CommitGroup {
     /// `done` and `failed` are sorted and without doubles.
     pub(crate) fn new(
         appended: Vec<Appended>,
@@ -114,7 +114,7 @@ impl Group {
     /// Whether every number in it is one that a sane journal has.
     pub(crate) fn is_sane(&self, n_files: usize) -> bool {
         let files_known = self.appended.iter().all(|a| usize::from(a.file) < n_files);
-        files_known && self.done.iter().chain(&self.failed).all(Span::is_sane)
+        files_known && self.done.iter().chain(&self.failed).all(ItemRange::is_sane)
     }
 
     /// Takes failures back, with all that it appended to files that begin anew; `false` where nothing is left.
@@ -126,7 +126,7 @@ impl Group {
 
     /// Marks its items as finished.
     pub(crate) fn add_to(&self, finished: &mut FinishedSet) {
-        for (spans, ended) in [(&self.done, Ended::Done), (&self.failed, Ended::Failed)] {
+        for (spans, ended) in [(&self.done, ItemEnding::Done), (&self.failed, ItemEnding::Failed)] {
             for s in spans {
                 finished.insert(s.source, s.first, s.count, ended);
             }
@@ -134,7 +134,7 @@ impl Group {
     }
 }
 
-impl Span {
+impl ItemRange {
     fn is_sane(&self) -> bool {
         self.first.checked_add(self.count).is_some()
     }
@@ -167,12 +167,12 @@ fn within<T: Decode<()>, const LIMIT: usize>(body: &[u8]) -> Option<(T, usize)> 
     bincode::decode_from_slice(body, bincode::config::standard().with_limit::<LIMIT>()).ok()
 }
 
-fn spans(items: &[ItemId]) -> Vec<Span> {
-    let mut spans: Vec<Span> = Vec::new();
+fn spans(items: &[ItemId]) -> Vec<ItemRange> {
+    let mut spans: Vec<ItemRange> = Vec::new();
     for item in items {
         match spans.last_mut() {
             Some(s) if s.source == item.source && s.first + s.count == item.index => s.count += 1,
-            _ => spans.push(Span { source: item.source, first: item.index, count: 1 }),
+            _ => spans.push(ItemRange { source: item.source, first: item.index, count: 1 }),
         }
     }
     spans
@@ -197,18 +197,19 @@ mod tests {
     fn an_entry_that_claims_to_hold_more_than_there_is_costs_nothing() {
         // 2^62 spans, of which there is none.
         let claim = [&[0, 253][..], &(1_u64 << 62).to_le_bytes()].concat();
-        assert!(decode::<Group>(&claim).is_none());
-        let spans = vec![Span { source: SourceId(0), first: 0, count: 1 }; 100_000];
-        let group = Group { appended: Vec::new(), done: spans, failed: Vec::new(), left_out: Vec::new() };
+        assert!(decode::<CommitGroup>(&claim).is_none());
+        let spans = vec![ItemRange { source: SourceId(0), first: 0, count: 1 }; 100_000];
+        let group =
+            CommitGroup { appended: Vec::new(), done: spans, failed: Vec::new(), left_out: Vec::new() };
         let body = bincode::encode_to_vec(&group, bincode::config::standard()).unwrap();
-        assert_eq!(decode::<Group>(&body).map(|g| g.done.len()), Some(100_000));
+        assert_eq!(decode::<CommitGroup>(&body).map(|g| g.done.len()), Some(100_000));
     }
 
     #[test]
     fn an_entry_with_numbers_out_of_range_is_not_sane() {
-        assert!(Group::new(vec![], &[item(0, u64::MAX - 1)], &[], vec![]).is_sane(0));
-        assert!(!Group::new(vec![], &[], &[item(0, u64::MAX)], vec![]).is_sane(0));
+        assert!(CommitGroup::new(vec![], &[item(0, u64::MAX - 1)], &[], vec![]).is_sane(0));
+        assert!(!CommitGroup::new(vec![], &[], &[item(0, u64::MAX)], vec![]).is_sane(0));
         let appended = vec![Appended { file: 1, bytes: 0, crc: 0 }];
-        assert!(!Group::new(appended, &[], &[], vec![]).is_sane(1));
+        assert!(!CommitGroup::new(appended, &[], &[], vec![]).is_sane(1));
     }
 }

@@ -23,7 +23,7 @@ impl Counts {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum ItemEnding {
     Done,
     Failed,
 }
@@ -72,12 +72,12 @@ impl FinishedSet {
     }
 
     /// Adds `count` items from `first` on. Items that are there already are not counted twice.
-    pub(crate) fn insert(&mut self, source: SourceId, first: u64, count: u64, ended: Ended) {
+    pub(crate) fn insert(&mut self, source: SourceId, first: u64, count: u64, ended: ItemEnding) {
         let of = self.sources.entry(source).or_default();
         let set = Arc::make_mut(&mut of.set);
         for new in set.missing(first..first.saturating_add(count)) {
             set.insert_all(new.clone());
-            if ended == Ended::Failed {
+            if ended == ItemEnding::Failed {
                 of.failed.insert_all(new);
             }
         }
@@ -99,9 +99,9 @@ mod tests {
     #[test]
     fn a_shared_set_does_not_change_under_its_reader() {
         let mut finished = FinishedSet::default();
-        finished.insert(SourceId(1), 0, 3, Ended::Done);
+        finished.insert(SourceId(1), 0, 3, ItemEnding::Done);
         let before = finished.of_source(SourceId(1));
-        finished.insert(SourceId(1), 2, 2, Ended::Failed);
+        finished.insert(SourceId(1), 2, 2, ItemEnding::Failed);
         assert_eq!(before.iter().collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(finished.of_source(SourceId(1)).len(), 4);
         assert_eq!(finished.counts(), Counts { done: 3, failed: 1 });

@@ -21,9 +21,9 @@ pub struct PlacedFile {
 }
 
 impl PlacedFile {
-    pub(crate) fn entry(&self) -> Placed {
+    pub(crate) fn entry(&self) -> PlacedRecord {
         let (bytes, crc) = (self.bytes.len() as u64, crc32fast::hash(&self.bytes));
-        Placed { path: self.path.as_os_str().as_bytes().to_vec(), bytes, crc }
+        PlacedRecord { path: self.path.as_os_str().as_bytes().to_vec(), bytes, crc }
     }
 
     /// Whether the path stays inside the output folder.
@@ -50,13 +50,13 @@ impl PlacedFile {
 
 /// What the journal knows of a file.
 #[derive(Debug, Clone, Encode, Decode)]
-pub(crate) struct Placed {
+pub(crate) struct PlacedRecord {
     path: Vec<u8>,
     bytes: u64,
     crc: u32,
 }
 
-impl Placed {
+impl PlacedRecord {
     /// Where it lies; `None` where the path leads out of the folder.
     pub(crate) fn path(&self, folder: &Path) -> Option<PathBuf> {
         let path = PathBuf::from(std::ffi::OsString::from_vec(self.path.clone()));

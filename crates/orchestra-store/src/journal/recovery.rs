@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 use orchestra_core::LeftOutCount;
 
 use super::append_file::length_of;
-use super::entry::{self, Appended, Group, JournalHeader, Sealed, is_of_rows, kind, resolve};
+use super::entry::{self, Appended, CommitGroup, JournalHeader, Sealed, is_of_rows, kind, resolve};
 use super::finished::FinishedSet;
 use super::frame::{LogEnd, LogFrames, crc_of};
-use super::placed::{Placed, is_below, state_path};
+use super::placed::{PlacedRecord, is_below, state_path};
 use crate::identity::RunIdentity;
-use crate::layout::{Foreign, JOURNAL, PRIVATE, is_foreign};
+use crate::layout::{ForeignFile, JOURNAL, PRIVATE, is_foreign};
 
 /// What an output folder holds.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum FoundJournal {
     Nothing,
     /// A journal that cannot be used, and why.
     Unreadable(String),
@@ -53,7 +53,7 @@ pub(crate) struct Replayed {
     /// Commits in the part that counts.
     pub(crate) commits: u64,
     /// Files of groups that are not known to be durable, and where in the journal these stand.
-    placed: Vec<(u64, Placed)>,
+    placed: Vec<(u64, PlacedRecord)>,
     /// End of the last entry that says that all before it is durable.
     durable_to: u64,
     trust: Trust,
@@ -72,7 +72,7 @@ pub(crate) struct FileState {
     /// What lies behind that, with the places of its entries in the journal.
     appended: Vec<(u64, Appended)>,
     /// What is to be there of its parts or states, with the place of the first row in each.
-    sealed: Vec<(u64, Placed)>,
+    sealed: Vec<(u64, PlacedRecord)>,
 }
 
 /// What is taken on trust.
@@ -106,10 +106,11 @@ impl Replayed {
     }
 
     /// Takes up an entry; `None`: it is none that a run writes here. `placed` are the files that belong to it.
-    fn take_up(&mut self, kind: u8, body: &[u8], at: u64, placed: Vec<Placed>) -> Option<()> {
+    fn take_up(&mut self, kind: u8, body: &[u8], at: u64, placed: Vec<PlacedRecord>) -> Option<()> {
         match kind {
             kind::GROUP => {
-                let group = entry::decode::<Group>(body).filter(|group| group.is_sane(self.files.len()))?;
+                let group =
+                    entry::decode::<CommitGroup>(body).filter(|group| group.is_sane(self.files.len()))?;
                 for appended in &group.appended {
                     let file = &mut self.files[usize::from(appended.file)];
                     // A length that no file has is found out with the file.
@@ -181,7 +182,7 @@ impl FileState {
         let named = |error: io::Error| {
             let text = format!("`{}`: {error}", path.display());
             match is_foreign(&error) {
-                true => io::Error::other(Foreign(text)),
+                true => io::Error::other(ForeignFile(text)),
                 false => io::Error::new(error.kind(), text),
             }
         };
@@ -225,7 +226,7 @@ impl FileState {
 }
 
 /// Looks at the journal at `journal` of the output folder `folder`.
-pub(crate) fn examine(folder: &Path, journal: &Path) -> io::Result<Found> {
+pub(crate) fn examine(folder: &Path, journal: &Path) -> io::Result<FoundJournal> {
     let all = match read(journal, u64::MAX, Trust::Durable)? {
         Ok(all) => all,
         Err(found) => return Ok(found),
@@ -235,7 +236,7 @@ pub(crate) fn examine(folder: &Path, journal: &Path) -> io::Result<Found> {
         Some(_) => all.replayed,
         None => agreeing(folder, journal, all)?,
     };
-    Ok(Found::Run(Box::new(FoundRun { files, code, replayed, commits })))
+    Ok(FoundJournal::Run(Box::new(FoundRun { files, code, replayed, commits })))
 }
 
 impl FoundRun {
@@ -309,11 +310,11 @@ struct Read {
     replayed: Replayed,
 }
 
-fn read(journal: &Path, end: u64, trust: Trust) -> io::Result<Result<Read, Found>> {
-    let unreadable = |why: String| Ok(Err(Found::Unreadable(why)));
+fn read(journal: &Path, end: u64, trust: Trust) -> io::Result<Result<Read, FoundJournal>> {
+    let unreadable = |why: String| Ok(Err(FoundJournal::Unreadable(why)));
     let file = match File::open(journal) {
         Ok(file) => file,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Err(Found::Nothing)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Err(FoundJournal::Nothing)),
         Err(e) => return Err(e),
     };
     let mut frames = LogFrames::new(file)?;
@@ -368,7 +369,7 @@ pub(crate) fn placed_files<E: From<io::Error>>(
     folder: &Path,
     journal: &Path,
     from: u64,
-    mut each: impl FnMut(&Placed, PathBuf) -> Result<(), E>,
+    mut each: impl FnMut(&PlacedRecord, PathBuf) -> Result<(), E>,
 ) -> Result<(), E> {
     let file = match File::open(journal) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -386,7 +387,7 @@ pub(crate) fn placed_files<E: From<io::Error>>(
             growing.extend(files.iter().map(|file| resolve(folder, file)));
         }
         if kind == kind::PLACED && start >= from {
-            for placed in entry::decode::<Vec<Placed>>(body).unwrap_or_default() {
+            for placed in entry::decode::<Vec<PlacedRecord>>(body).unwrap_or_default() {
                 if let Some(path) = placed.path(folder).filter(|path| !growing.contains(path)) {
                     each(&placed, path)?;
                 }
@@ -415,11 +416,11 @@ mod tests {
         let header = JournalHeader::new(&identity, &["failures.jsonl".into()]);
         let (mut bytes, end) = encode(kind::HEADER, &header, LogEnd::START).unwrap();
         let item = ItemId { source: SourceId(0), index: 3 };
-        let group = Group::new(vec![Appended { file: 0, bytes: 0, crc: 0 }], &[item], &[], vec![]);
+        let group = CommitGroup::new(vec![Appended { file: 0, bytes: 0, crc: 0 }], &[item], &[], vec![]);
         bytes.extend(encode(kind::GROUP, &group, end).unwrap().0);
         std::fs::write(&journal, bytes).unwrap();
         match examine(dir.path(), &journal).unwrap() {
-            Found::Run(run) => assert!(run.replayed.finished.contains(item)),
+            FoundJournal::Run(run) => assert!(run.replayed.finished.contains(item)),
             other => panic!("{other:?}"),
         }
     }

@@ -12,10 +12,10 @@ use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 
 use super::commit::{CommitError, FileIndex};
-use super::entry::{Group, Sealed, decode, kind};
+use super::entry::{CommitGroup, Sealed, decode, kind};
 use super::frame::{LogEnd, LogFrames, encode, encode_body};
 use super::log::Log;
-use super::placed::{Placed, remove_placed};
+use super::placed::{PlacedRecord, remove_placed};
 use super::{Journal, undisturbed, write_failed};
 use crate::atomic::replace;
 
@@ -53,7 +53,7 @@ impl Journal {
         path: &Path,
         files: &[FileIndex],
         end: LogEnd,
-        parts: &[Placed],
+        parts: &[PlacedRecord],
     ) -> io::Result<()> {
         let folder = self.folder.path();
         for part in parts.iter().filter_map(|part| part.path(folder)) {
@@ -69,7 +69,7 @@ impl Journal {
 }
 
 /// Replaces the journal at `path`. Gives where it ends but for its last entry, and what that names: the parts of files that begin `anew`.
-fn without_failures(path: &Path, anew: &[FileIndex]) -> io::Result<(LogEnd, Vec<Placed>)> {
+fn without_failures(path: &Path, anew: &[FileIndex]) -> io::Result<(LogEnd, Vec<PlacedRecord>)> {
     let begins_anew = |file: u16| anew.contains(&FileIndex(file.into()));
     let (mut end, mut gone) = (LogEnd::START, Vec::new());
     replace(path, |file| {
@@ -86,7 +86,7 @@ fn without_failures(path: &Path, anew: &[FileIndex]) -> io::Result<(LogEnd, Vec<
                 placed = Some(body.to_vec()); // It stays with the entry that follows.
                 continue;
             }
-            let mut group = if kind == kind::GROUP { decode::<Group>(body) } else { None };
+            let mut group = if kind == kind::GROUP { decode::<CommitGroup>(body) } else { None };
             let sealed = if kind == kind::SEALED { decode::<Sealed>(body) } else { None };
             let placed = placed.take();
             if let Some(sealed) = sealed.filter(|sealed| begins_anew(sealed.file)) {

@@ -11,8 +11,8 @@ use super::entry::{JournalHeader, kind};
 use super::log::Log;
 use super::open_files::{cut_files, open_files, remove_links};
 use super::placed::{remove_empty_folders, remove_placed};
-use super::recovery::{Found, Replayed, placed_files};
-use super::{Journal, Phase};
+use super::recovery::{FoundJournal, Replayed, placed_files};
+use super::{Journal, JournalPhase};
 use crate::folder::OutputFolder;
 use crate::identity::RunIdentity;
 
@@ -88,7 +88,7 @@ impl Journal {
         identity: &RunIdentity,
         files: &[PathBuf],
     ) -> Result<Self, BeginError> {
-        if !matches!(folder.found(), Found::Nothing) {
+        if !matches!(folder.found(), FoundJournal::Nothing) {
             return Err(BeginError::NotFresh(folder.path().to_owned()));
         }
         if folder.may_replace_files() {
@@ -116,7 +116,7 @@ impl Journal {
         identity: &RunIdentity,
         files: &[PathBuf],
     ) -> Result<Self, BeginError> {
-        let Found::Run(run) = folder.found() else {
+        let FoundJournal::Run(run) = folder.found() else {
             return Err(BeginError::NothingToResume(folder.path().to_owned()));
         };
         if run.files != files {
@@ -168,7 +168,7 @@ impl Journal {
             finished: replayed.finished,
             left_out: replayed.left_out,
             recovered,
-            phase: Phase::Open,
+            phase: JournalPhase::Open,
             unsynced: false,
             has_placed: false,
             may_have_account: true,
