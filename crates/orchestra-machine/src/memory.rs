@@ -37,27 +37,31 @@ pub(crate) fn kib_field(text: &str, name: &str) -> Option<u64> {
 }
 
 /// The names that the two versions of control groups give to the same things.
-struct Names {
+struct CgroupFiles {
     mount: &'static str,
     limit: &'static str,
     used: &'static str,
     droppable: &'static str,
 }
 
-const VERSION_1: Names = Names {
+const VERSION_1: CgroupFiles = CgroupFiles {
     mount: "sys/fs/cgroup/memory",
     limit: "memory.limit_in_bytes",
     used: "memory.usage_in_bytes",
     droppable: "total_inactive_file",
 };
-const VERSION_2: Names =
-    Names { mount: "sys/fs/cgroup", limit: "memory.max", used: "memory.current", droppable: "inactive_file" };
+const VERSION_2: CgroupFiles = CgroupFiles {
+    mount: "sys/fs/cgroup",
+    limit: "memory.max",
+    used: "memory.current",
+    droppable: "inactive_file",
+};
 
 /// The limits of this process's control groups, and what each group holds of its own. A limit binds all groups below it, so every ancestor is
 /// asked.
 fn limits(root: &Path) -> Vec<(u64, u64)> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let of_group = |(names, group): (&'static Names, &str)| {
+    let of_group = |(names, group): (&'static CgroupFiles, &str)| {
         let mount = root.join(names.mount);
         ancestors(&mount, group).into_iter().filter_map(move |folder| limit_of(&folder, names))
     };
@@ -75,7 +79,7 @@ fn of_process(root: &Path) -> Vec<(u64, u64)> {
 }
 
 /// From a line of `/proc/self/cgroup`: `0::/path` (version 2) or `4:memory:/path` (version 1).
-fn own_group(line: &str) -> Option<(&'static Names, &str)> {
+fn own_group(line: &str) -> Option<(&'static CgroupFiles, &str)> {
     let mut parts = line.splitn(3, ':');
     let (_, controllers, group) = (parts.next()?, parts.next()?, parts.next()?);
     match controllers {
@@ -93,7 +97,7 @@ fn ancestors(mount: &Path, group: &str) -> Vec<PathBuf> {
 }
 
 /// What a group may hold and holds. File cache that the kernel can drop at once is not counted.
-fn limit_of(folder: &Path, names: &Names) -> Option<(u64, u64)> {
+fn limit_of(folder: &Path, names: &CgroupFiles) -> Option<(u64, u64)> {
     let number = |file: &str| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok();
     let bytes = number(names.limit)?; // version 2 says `max` for no limit, which is no number
     let used = number(names.used).unwrap_or_default();

@@ -17,7 +17,7 @@ use crate::picture::check_size;
 
 /// What a file says of its pictures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct ContainerHeader {
     pub(crate) orientation: Orientation,
     /// Frames of an animation; 1 for a picture.
     pub(crate) n_frames: u32,
@@ -25,17 +25,18 @@ pub(crate) struct Told {
     end: Option<usize>,
 }
 
-impl Told {
-    pub(crate) const ONE_UPRIGHT: Told = Told { orientation: Orientation::UPRIGHT, n_frames: 1, end: None };
+impl ContainerHeader {
+    pub(crate) const ONE_UPRIGHT: ContainerHeader =
+        ContainerHeader { orientation: Orientation::UPRIGHT, n_frames: 1, end: None };
 
     /// One picture, upright.
-    pub(crate) fn one_that_ends(end: Option<usize>) -> Told {
-        Told { end, ..Told::ONE_UPRIGHT }
+    pub(crate) fn one_that_ends(end: Option<usize>) -> ContainerHeader {
+        ContainerHeader { end, ..ContainerHeader::ONE_UPRIGHT }
     }
 
     /// With the pictures that stand behind this one in its file.
-    pub(crate) fn and_behind(self, bytes: &[u8]) -> Told {
-        Told { n_frames: self.n_frames.saturating_add(n_behind(bytes, self.end)), ..self }
+    pub(crate) fn and_behind(self, bytes: &[u8]) -> ContainerHeader {
+        ContainerHeader { n_frames: self.n_frames.saturating_add(n_behind(bytes, self.end)), ..self }
     }
 }
 
@@ -50,7 +51,7 @@ pub(crate) fn n_behind(bytes: &[u8], end: Option<usize>) -> u32 {
             Some(Format::Jpeg) => {
                 let end = jpeg_markers::end_of(rest);
                 let is_picture = !jpeg_markers::is_gain_map(&rest[..end.unwrap_or(rest.len())]);
-                Ok(Told { n_frames: is_picture.into(), end, ..Told::ONE_UPRIGHT })
+                Ok(ContainerHeader { n_frames: is_picture.into(), end, ..ContainerHeader::ONE_UPRIGHT })
             }
             Some(Format::Png) => walk_png(rest),
             Some(Format::WebP) => walk_webp(rest, u64::MAX),
@@ -60,7 +61,7 @@ pub(crate) fn n_behind(bytes: &[u8], end: Option<usize>) -> u32 {
                 let n_pages = directories.and_then(|all| all.pages().ok()).map_or(1, |pages| pages.len());
                 let end = directories.and_then(Directories::end);
                 let n_frames = u32::try_from(n_pages).unwrap_or(u32::MAX);
-                Ok(Told { n_frames, end, ..Told::ONE_UPRIGHT })
+                Ok(ContainerHeader { n_frames, end, ..ContainerHeader::ONE_UPRIGHT })
             }
             // Two bytes alone are no sign of one.
             Some(Format::Bmp) if BmpHeader::of(rest).is_some_and(|header| header.has_known_size()) => {
@@ -69,7 +70,7 @@ pub(crate) fn n_behind(bytes: &[u8], end: Option<usize>) -> u32 {
             Some(Format::Bmp) | None => return n,
         };
         // One that is cut is there.
-        let told = told.unwrap_or(Told::ONE_UPRIGHT);
+        let told = told.unwrap_or(ContainerHeader::ONE_UPRIGHT);
         n = n.saturating_add(told.n_frames);
         end = told.end.and_then(|length| end?.checked_add(length));
     }
@@ -77,7 +78,7 @@ pub(crate) fn n_behind(bytes: &[u8], end: Option<usize>) -> u32 {
 }
 
 /// Refuses what its decoder does not read or what is larger than the limits, of which that decoder has its own, and returns what the header tells.
-pub(crate) fn walk_bmp(bytes: &[u8], max_pixels: u64) -> Result<Told, MediaError> {
+pub(crate) fn walk_bmp(bytes: &[u8], max_pixels: u64) -> Result<ContainerHeader, MediaError> {
     let format = Format::Bmp;
     let cut = MediaError::Truncated { format, what: "it ends inside its header" };
     let header = BmpHeader::of(bytes).ok_or(cut)?;
@@ -85,12 +86,12 @@ pub(crate) fn walk_bmp(bytes: &[u8], max_pixels: u64) -> Result<Told, MediaError
         return Err(MediaError::Unsupported { format, what, convert: BmpHeader::MAGICK });
     }
     check_size(format, header.width, header.height, max_pixels)?;
-    Ok(Told::one_that_ends(header.end()))
+    Ok(ContainerHeader::one_that_ends(header.end()))
 }
 
 /// Checks that a PNG has its end and returns what it tells. EXIF may stand before or behind the pixels. The frames of an animation are those that it has,
 /// whatever its header says; the picture that is read is one of them if its control stands in front of the pixels.
-pub(crate) fn walk_png(bytes: &[u8]) -> Result<Told, MediaError> {
+pub(crate) fn walk_png(bytes: &[u8]) -> Result<ContainerHeader, MediaError> {
     let cut = MediaError::Truncated { format: Format::Png, what: "its end chunk is missing" };
     let (mut exif, mut n_frames, mut is_frame) = (None, 0_u32, false);
     // What the first text of the kind says: many, each packed, would take any time.
@@ -107,7 +108,7 @@ pub(crate) fn walk_png(bytes: &[u8]) -> Result<Told, MediaError> {
         match &[n0, n1, n2, n3] {
             b"IEND" => {
                 let others = n_frames - u32::from(is_frame);
-                return Ok(Told {
+                return Ok(ContainerHeader {
                     n_frames: others.saturating_add(1),
                     end: Some(bytes.len() - behind.len()),
                     orientation: exif.or(profile.flatten()).or(xmp.flatten()).unwrap_or_default(),
@@ -162,7 +163,7 @@ fn text_of<'a>(chunk: &[u8; 4], payload: &'a [u8], keyword: &[u8]) -> Option<Cow
 
 /// Checks that a WebP has all the bytes that its header claims and that no frame in it is larger than `max_pixels`, and
 /// returns what it tells. A frame's own header may claim more than the file's.
-pub(crate) fn walk_webp(bytes: &[u8], max_pixels: u64) -> Result<Told, MediaError> {
+pub(crate) fn walk_webp(bytes: &[u8], max_pixels: u64) -> Result<ContainerHeader, MediaError> {
     let cut = MediaError::Truncated { format: Format::WebP, what: "it is shorter than its header says" };
     let Some(&size) = bytes[4..].first_chunk() else { return Err(cut) };
     let claimed = 8 + u64::from(u32::from_le_bytes(size));
@@ -187,7 +188,7 @@ pub(crate) fn walk_webp(bytes: &[u8], max_pixels: u64) -> Result<Told, MediaErro
         Ok(())
     })?;
     let orientation = exif.or(xmp).unwrap_or_default();
-    Ok(Told { orientation, n_frames: n_frames.max(1), end: usize::try_from(claimed).ok() })
+    Ok(ContainerHeader { orientation, n_frames: n_frames.max(1), end: usize::try_from(claimed).ok() })
 }
 
 /// A WebP as its decoder reads it rightly: that blends the first frame of an animation into nothing, which is off by one, and wants an alpha channel wherever
@@ -218,7 +219,7 @@ pub(crate) fn plain_webp(bytes: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// The frames of a GIF, as far as its blocks are whole: its decoder checks the first frame.
-pub(crate) fn walk_gif(bytes: &[u8]) -> Told {
+pub(crate) fn walk_gif(bytes: &[u8]) -> ContainerHeader {
     let mut blocks = GifBlocks { bytes, at: 13 };
     // The table of colours that all frames share.
     blocks.skip_colours(bytes.get(10).copied());
@@ -236,7 +237,7 @@ pub(crate) fn walk_gif(bytes: &[u8]) -> Told {
             Some(0x21) => blocks.at += 1,
             last => {
                 let end = (last == Some(0x3b)).then_some(blocks.at);
-                return Told { n_frames: n_frames.max(1), end, ..Told::ONE_UPRIGHT };
+                return ContainerHeader { n_frames: n_frames.max(1), end, ..ContainerHeader::ONE_UPRIGHT };
             }
         }
         while let Some(length @ 1..) = blocks.next() {
@@ -265,10 +266,10 @@ impl GifBlocks<'_> {
 }
 
 /// What is done with a chunk's name and payload.
-type Visit<'a> = dyn FnMut(&[u8; 4], &[u8]) -> Result<(), MediaError> + 'a;
+type VisitChunk<'a> = dyn FnMut(&[u8; 4], &[u8]) -> Result<(), MediaError> + 'a;
 
 /// Calls `visit` with name and payload of each whole RIFF chunk in `rest`.
-fn walk_riff(mut rest: &[u8], visit: &mut Visit<'_>) -> Result<(), MediaError> {
+fn walk_riff(mut rest: &[u8], visit: &mut VisitChunk<'_>) -> Result<(), MediaError> {
     while let Some((&[n0, n1, n2, n3, s0, s1, s2, s3], behind)) = rest.split_first_chunk() {
         let size = u32::from_le_bytes([s0, s1, s2, s3]) as usize;
         // A frame that is cut must be seen as well: its header is what is checked.

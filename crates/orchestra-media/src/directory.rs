@@ -28,7 +28,7 @@ pub(crate) struct Directory<'a> {
     file: Directories<'a>,
     /// Where it is.
     pub(crate) at: u64,
-    entries: Vec<Entry>,
+    entries: Vec<DirectoryEntry>,
     /// The byte behind its last one.
     end: usize,
     /// Where the next one is, 0 for none. Some EXIF blocks end before it.
@@ -36,14 +36,14 @@ pub(crate) struct Directory<'a> {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Entry {
+pub(crate) struct DirectoryEntry {
     pub(crate) tag: u16,
     kind: u16,
     count: u64,
     pub(crate) at: usize,
 }
 
-impl Entry {
+impl DirectoryEntry {
     pub(crate) fn size(self) -> usize {
         match self.kind {
             3 | 8 => 2,
@@ -149,7 +149,7 @@ impl<'a> Directories<'a> {
         let next = self.number(end, wide);
         let entries = (0..n).map(|index| {
             let at = first + index * entry;
-            let mut found = Entry {
+            let mut found = DirectoryEntry {
                 tag: u16::try_from(self.number(at, 2)?).ok()?,
                 kind: u16::try_from(self.number(at + 2, 2)?).ok()?,
                 count: self.number(at + 4, wide)?,
@@ -210,7 +210,7 @@ impl Directory<'_> {
         values.chain(data).fold(self.end, usize::max)
     }
 
-    pub(crate) fn entry(&self, tag: u16) -> Option<Entry> {
+    pub(crate) fn entry(&self, tag: u16) -> Option<DirectoryEntry> {
         self.entries.iter().find(|entry| entry.tag == tag).copied()
     }
 
@@ -238,7 +238,7 @@ impl Directory<'_> {
     }
 
     /// `None` for what lies behind the end, and for a number below 0.
-    fn value(&self, entry: Entry, index: usize) -> Option<u64> {
+    fn value(&self, entry: DirectoryEntry, index: usize) -> Option<u64> {
         let value = self.file.number(entry.at.checked_add(index * entry.size())?, entry.size())?;
         let is_negative = entry.is_signed() && value >> (entry.size() * 8 - 1) != 0;
         (!is_negative).then_some(value)

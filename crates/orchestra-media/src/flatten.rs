@@ -6,36 +6,36 @@ use crate::row_spec::RowSpec;
 
 /// What has to be done to the pixels before they are resampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum Flattening {
     Luma,
     BlendRgb([u8; 3]),
     BlendLuma(u8),
 }
 
-impl Change {
+impl Flattening {
     /// The change that a row needs; none for most pictures.
-    pub(crate) fn needed(kind: PixelKind, spec: &RowSpec) -> Option<Change> {
+    pub(crate) fn needed(kind: PixelKind, spec: &RowSpec) -> Option<Flattening> {
         match (kind, spec.channels) {
             // Gray stays one channel: it is spread over three when it is written.
             (PixelKind::Gray, _) | (PixelKind::Rgb, 3) => None,
-            (PixelKind::Rgb, _) => Some(Change::Luma),
-            (PixelKind::Rgba, 3) => Some(Change::BlendRgb(spec.pad)),
-            (PixelKind::Rgba, _) => Some(Change::BlendLuma(spec.pad[0])),
+            (PixelKind::Rgb, _) => Some(Flattening::Luma),
+            (PixelKind::Rgba, 3) => Some(Flattening::BlendRgb(spec.pad)),
+            (PixelKind::Rgba, _) => Some(Flattening::BlendLuma(spec.pad[0])),
         }
     }
 
     pub(crate) fn channels(self) -> usize {
         match self {
-            Change::Luma | Change::BlendLuma(_) => 1,
-            Change::BlendRgb(_) => 3,
+            Flattening::Luma | Flattening::BlendLuma(_) => 1,
+            Flattening::BlendRgb(_) => 3,
         }
     }
 
     pub(crate) fn run(self, source: &[u8], out: &mut [u8]) {
         match self {
-            Change::Luma => luma::run(source, out),
-            Change::BlendRgb(ground) => blend_rgb::run(source, ground, out),
-            Change::BlendLuma(ground) => blend_luma::run(source, ground, out),
+            Flattening::Luma => luma::run(source, out),
+            Flattening::BlendRgb(ground) => blend_rgb::run(source, ground, out),
+            Flattening::BlendLuma(ground) => blend_luma::run(source, ground, out),
         }
     }
 }
@@ -44,7 +44,7 @@ impl Change {
 #[derive(Debug, Default)]
 pub(crate) struct Flattened {
     pixels: Vec<u8>,
-    holds: Option<Change>,
+    holds: Option<Flattening>,
 }
 
 impl Flattened {
@@ -58,7 +58,7 @@ impl Flattened {
     /// The picture with the channels that `spec` needs. It is `pixels` itself where nothing has to be done.
     pub(crate) fn view<'a>(&'a mut self, info: &PictureInfo, pixels: &'a [u8], spec: &RowSpec) -> View<'a> {
         let (width, height) = (info.width as usize, info.height as usize);
-        let Some(change) = Change::needed(info.kind, spec) else {
+        let Some(change) = Flattening::needed(info.kind, spec) else {
             return View::packed(pixels, width, height, info.kind.channels());
         };
         if self.holds != Some(change) {

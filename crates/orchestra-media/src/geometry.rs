@@ -17,35 +17,35 @@ pub(crate) struct Rect {
 
 /// A stretch of one axis of the picture, in pixels and parts of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Span {
+pub(crate) struct AxisSpan {
     pub(crate) start: f64,
     pub(crate) length: f64,
 }
 
-impl Span {
-    fn whole(length: u32) -> Span {
-        Span { start: 0.0, length: f64::from(length) }
+impl AxisSpan {
+    fn whole(length: u32) -> AxisSpan {
+        AxisSpan { start: 0.0, length: f64::from(length) }
     }
 
     /// The same stretch, counted from the other end of an axis of `side` pixels.
-    fn flipped(self, side: u32) -> Span {
-        Span { start: (f64::from(side) - self.start - self.length).max(0.0), length: self.length }
+    fn flipped(self, side: u32) -> AxisSpan {
+        AxisSpan { start: (f64::from(side) - self.start - self.length).max(0.0), length: self.length }
     }
 
     /// The same stretch of a picture whose pixels stand for `factor` of this one's each.
-    fn reduced(self, factor: f64) -> Span {
-        Span { start: self.start / factor, length: self.length / factor }
+    fn reduced(self, factor: f64) -> AxisSpan {
+        AxisSpan { start: self.start / factor, length: self.length / factor }
     }
 
     /// The same stretch, with rounding kept from letting it reach beyond `side` pixels.
-    fn inside(self, side: u32) -> Span {
+    fn inside(self, side: u32) -> AxisSpan {
         let side = f64::from(side);
         let start = self.start.clamp(0.0, side);
         let mut length = self.length.min(side - start);
         while start + length > side {
             length = length.next_down();
         }
-        Span { start, length }
+        AxisSpan { start, length }
     }
 
     /// Start and length, if the stretch is whole pixels.
@@ -59,15 +59,15 @@ impl Span {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct FittedPart {
     pub(crate) dest: Rect,
-    pub(crate) x: Span,
-    pub(crate) y: Span,
+    pub(crate) x: AxisSpan,
+    pub(crate) y: AxisSpan,
     /// The whole resized picture that `dest` is cut from, with `Fit::Shorter`, for each axis.
-    cuts: Option<[Cut; 2]>,
+    cuts: Option<[AxisCrop; 2]>,
 }
 
 /// An axis of `side` pixels resized to `resized`, of which the first `skipped` are left out.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Cut {
+struct AxisCrop {
     side: u32,
     resized: u64,
     skipped: u64,
@@ -75,7 +75,7 @@ struct Cut {
 
 impl FittedPart {
     /// The columns and rows of the picture in memory that this part of the shown one uses.
-    pub(crate) fn stored_spans(&self, picture: &PictureInfo) -> (Span, Span) {
+    pub(crate) fn stored_spans(&self, picture: &PictureInfo) -> (AxisSpan, AxisSpan) {
         let turn = picture.orientation;
         let (width, height) = picture.full;
         let factor = f64::from(picture.reduction.factor());
@@ -97,7 +97,7 @@ impl FittedPart {
 
 /// Pillow adds step to step. Where a centre falls between two pixels the rounding of that sum decides, so it is done here in
 /// the same way, and from the start of the resized picture even if only a part of it is wanted.
-fn nearest(span: Span, count: usize, cut: Option<Cut>) -> impl Iterator<Item = usize> {
+fn nearest(span: AxisSpan, count: usize, cut: Option<AxisCrop>) -> impl Iterator<Item = usize> {
     let (start, step, skipped) = match cut {
         Some(cut) => (0.0, f64::from(cut.side) / cut.resized as f64, cut.skipped),
         None => {
@@ -123,7 +123,9 @@ pub(crate) fn fitted_part(fit: Fit, shorter: u32, target: [u32; 2], picture: Pic
     let PictureSize { width, height } = picture;
     let full = Rect { x: 0, y: 0, width: target_width as usize, height: target_height as usize };
     match fit {
-        Fit::Stretch => FittedPart { dest: full, x: Span::whole(width), y: Span::whole(height), cuts: None },
+        Fit::Stretch => {
+            FittedPart { dest: full, x: AxisSpan::whole(width), y: AxisSpan::whole(height), cuts: None }
+        }
         Fit::Cover => cover(full, target, picture),
         Fit::Contain => {
             let (dest_width, dest_height) = contained_size(target, picture);
@@ -133,18 +135,18 @@ pub(crate) fn fitted_part(fit: Fit, shorter: u32, target: [u32; 2], picture: Pic
                 width: dest_width as usize,
                 height: dest_height as usize,
             };
-            FittedPart { dest, x: Span::whole(width), y: Span::whole(height), cuts: None }
+            FittedPart { dest, x: AxisSpan::whole(width), y: AxisSpan::whole(height), cuts: None }
         }
         Fit::Corner => {
             let (dest_width, dest_height) = contained_size(target, picture);
             let dest = Rect { x: 0, y: 0, width: dest_width as usize, height: dest_height as usize };
-            FittedPart { dest, x: Span::whole(width), y: Span::whole(height), cuts: None }
+            FittedPart { dest, x: AxisSpan::whole(width), y: AxisSpan::whole(height), cuts: None }
         }
         Fit::Left => {
             let wide = u64::from(target_height) * u64::from(width);
             let dest_width = wide.div_ceil(u64::from(height)).clamp(1, u64::from(target_width)) as usize;
             let dest = Rect { x: 0, y: 0, width: dest_width, height: target_height as usize };
-            FittedPart { dest, x: Span::whole(width), y: Span::whole(height), cuts: None }
+            FittedPart { dest, x: AxisSpan::whole(width), y: AxisSpan::whole(height), cuts: None }
         }
         Fit::Shorter => {
             let longer = |long: u32, short: u32| u64::from(shorter) * u64::from(long) / u64::from(short);
@@ -169,7 +171,7 @@ pub fn placement(spec: &ImageSpec, picture: [u32; 2]) -> orchestra_core::Placeme
     let [row_height, row_width] = spec.size.map(|side| side.max(1));
     let size = PictureSize { width, height };
     let placed = fitted_part(spec.fit, spec.shorter.max(1), [row_height, row_width], size);
-    let axis = |from: usize, pixels: usize, span: Span| {
+    let axis = |from: usize, pixels: usize, span: AxisSpan| {
         let scale = span.length / pixels as f64;
         (scale, span.start - from as f64 * scale)
     };
@@ -200,8 +202,8 @@ fn cover(dest: Rect, [target_height, target_width]: [u32; 2], picture: PictureSi
     };
     FittedPart {
         dest,
-        x: Span { start: (width - part_width) * 0.5, length: part_width },
-        y: Span { start: (height - part_height) * 0.5, length: part_height },
+        x: AxisSpan { start: (width - part_width) * 0.5, length: part_width },
+        y: AxisSpan { start: (height - part_height) * 0.5, length: part_height },
         cuts: None,
     }
 }
@@ -225,17 +227,17 @@ fn contained_size([target_height, target_width]: [u32; 2], picture: PictureSize)
 /// One axis of resize and centre crop: offset and length in the target, and the part of the picture's axis. The crop is
 /// taken from the picture before the resize, which gives the same samples: pixel `i` of the resized axis has its centre at
 /// `(i + 0.5) * side / resized` either way.
-fn cut_or_pad(resized: u64, target: u32, side: u32) -> (usize, usize, Span, Cut) {
+fn cut_or_pad(resized: u64, target: u32, side: u32) -> (usize, usize, AxisSpan, AxisCrop) {
     let wanted = u64::from(target);
     if resized < wanted {
-        let all = Cut { side, resized, skipped: 0 };
-        return ((wanted - resized) as usize / 2, resized as usize, Span::whole(side), all);
+        let all = AxisCrop { side, resized, skipped: 0 };
+        return ((wanted - resized) as usize / 2, resized as usize, AxisSpan::whole(side), all);
     }
     let over = resized - wanted;
     let skipped = over / 2 + u64::from(over % 4 == 3);
     let scale = |pixels: u64| (pixels as f64) * f64::from(side) / (resized as f64);
-    let part = Span { start: scale(skipped), length: scale(wanted) };
-    (0, target as usize, part, Cut { side, resized, skipped })
+    let part = AxisSpan { start: scale(skipped), length: scale(wanted) };
+    (0, target as usize, part, AxisCrop { side, resized, skipped })
 }
 
 /// Half of `n`, a half pixel to the even side, as Python's `round` has it.
@@ -273,7 +275,7 @@ mod tests {
     fn shorter_pads_what_the_resized_picture_lacks() {
         let fitted = fitted_part(Fit::Shorter, 10, [15, 12], size(40, 20));
         assert_eq!(fitted.dest, Rect { x: 0, y: 2, width: 12, height: 10 });
-        assert_eq!(fitted.y, Span::whole(20));
+        assert_eq!(fitted.y, AxisSpan::whole(20));
     }
 
     #[test]

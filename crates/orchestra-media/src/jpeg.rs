@@ -9,7 +9,7 @@ use crate::error::MediaError;
 use crate::format::Format;
 use crate::jpeg_markers::{END, is_gain_map, markers};
 use crate::orientation::Orientation;
-use crate::picture::{PictureInfo, PictureSize, PixelKind, Reduction, check_size, most_memory, room_for};
+use crate::picture::{Downscale, PictureInfo, PictureSize, PixelKind, check_size, most_memory, room_for};
 
 const FORMAT: Format = Format::Jpeg;
 
@@ -33,7 +33,7 @@ const MOST_SCANS: usize = 500;
 pub(crate) fn decode(
     bytes: &[u8],
     max_pixels: u64,
-    reduce: &dyn Fn(PictureSize) -> Reduction,
+    reduce: &dyn Fn(PictureSize) -> Downscale,
     pixels: &mut Vec<u8>,
 ) -> Result<PictureInfo, MediaError> {
     let sorted = |error| sort(error, max_pixels);
@@ -91,7 +91,7 @@ fn head_segment<'a>(bytes: &'a [u8], marker: u8, name: &[u8]) -> Option<&'a [u8]
 
 /// What the samples of a strip or tile of a TIFF become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Samples {
+pub(crate) enum ColorTransform {
     /// As they are: gray, or red, green and blue, whatever the markers of the JPEG say.
     Stored,
     /// Luma and chroma to red, green and blue.
@@ -102,7 +102,7 @@ pub(crate) enum Samples {
 pub(crate) fn decode_chunk(
     bytes: &[u8],
     max_pixels: u64,
-    samples: Samples,
+    samples: ColorTransform,
     pixels: &mut Vec<u8>,
 ) -> Result<(PictureSize, usize), MediaError> {
     let (mut decoder, _) = open(bytes, max_pixels)?;
@@ -118,7 +118,7 @@ pub(crate) fn decode_chunk(
     };
     match (kind, samples) {
         (PixelKind::Gray, _) => decoder.set_output_format(PixelFormat::Grayscale),
-        (_, Samples::Stored) if decoder.jpeg_color_space() == ColorSpace::YCbCr => {
+        (_, ColorTransform::Stored) if decoder.jpeg_color_space() == ColorSpace::YCbCr => {
             decoder.set_output_colorspace(ColorSpace::YCbCr);
         }
         _ => decoder.set_output_format(PixelFormat::Rgb),

@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 
 use orchestra_core::{Fit, ImageSpec, ResizeFilter};
 
-use crate::flatten::Change;
-use crate::geometry::{Span, fitted_part};
+use crate::flatten::Flattening;
+use crate::geometry::{AxisSpan, fitted_part};
 use crate::kernels::{add_weighted, round_sums};
 use crate::picture::{PictureInfo, PixelKind, View};
 use crate::row_spec::RowSpec;
@@ -39,10 +39,10 @@ impl Purpose {
 #[derive(Debug)]
 pub(crate) struct Lowered {
     purpose: Purpose,
-    change: Option<Change>,
+    change: Option<Flattening>,
     width: usize,
     channels: usize,
-    lines: Vec<Line>,
+    lines: Vec<LineWeights>,
     precision: u32,
     /// Sums of lines that are not whole yet; the first is that of line `n_done`.
     open: VecDeque<Vec<i32>>,
@@ -55,7 +55,7 @@ pub(crate) struct Lowered {
 
 /// Which lines of the picture a line of the row is made of.
 #[derive(Debug, PartialEq)]
-struct Line {
+struct LineWeights {
     first: usize,
     weights: Vec<i16>,
 }
@@ -75,8 +75,8 @@ impl Lowered {
         if height as f64 > y.length {
             return None;
         }
-        let change = Change::needed(info.kind, &row);
-        let channels = change.map_or(info.kind.channels(), Change::channels);
+        let change = Flattening::needed(info.kind, &row);
+        let channels = change.map_or(info.kind.channels(), Flattening::channels);
         let width = info.width as usize;
         // Lanczos has 7 lines open at a time, of 4 bytes a value.
         if width.checked_mul(channels)?.checked_mul(height + 7 * size_of::<i32>())? > most_bytes {
@@ -158,7 +158,7 @@ fn is_for(purpose: &Purpose, spec: &ImageSpec) -> bool {
 
 /// The weights of `count` lines that show the part `span` of `side` lines, and the bits behind their point. In the order of operations of
 /// `fast_image_resize`, which has them from Pillow: other orders round differently.
-fn lines(side: u32, span: Span, count: usize, filter: ResizeFilter) -> (Vec<Line>, u32) {
+fn lines(side: u32, span: AxisSpan, count: usize, filter: ResizeFilter) -> (Vec<LineWeights>, u32) {
     let (weigh, support): (fn(f64) -> f64, f64) = match filter {
         ResizeFilter::Nearest | ResizeFilter::Bilinear => (bilinear, 1.0),
         ResizeFilter::Bicubic => (catmull_rom, 2.0),
@@ -190,7 +190,7 @@ fn lines(side: u32, span: Span, count: usize, filter: ResizeFilter) -> (Vec<Line
     let fits = |bits: &u32| ((largest * f64::from(1u32 << (bits + 1))).round() as i32) < 1 << WEIGHT_BITS;
     let precision = (0..MOST_PRECISION).find(|bits| !fits(bits)).unwrap_or(MOST_PRECISION - 1);
     let one = f64::from(1u32 << precision);
-    let lines = exact.into_iter().map(|(first, weights)| Line {
+    let lines = exact.into_iter().map(|(first, weights)| LineWeights {
         first,
         weights: weights.into_iter().map(|weight| (weight * one).round() as i16).collect(),
     });

@@ -21,10 +21,10 @@ pub struct PictureSize {
 /// Each side is divided by this while decoding, rounded up: 1, 2, 4 or 8. A JPEG decoder does it by leaving out frequencies; other factors
 /// exist, but have no fast code and take longer than decoding in full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Reduction(pub(crate) u32);
+pub(crate) struct Downscale(pub(crate) u32);
 
-impl Reduction {
-    pub(crate) const NONE: Reduction = Reduction(1);
+impl Downscale {
+    pub(crate) const NONE: Downscale = Downscale(1);
 
     pub(crate) fn factor(self) -> u32 {
         self.0
@@ -61,7 +61,7 @@ pub(crate) struct PictureInfo {
     /// Width and height that the file has.
     pub(crate) full: (u32, u32),
     /// How many pixels of the file each pixel in memory stands for, on each side.
-    pub(crate) reduction: Reduction,
+    pub(crate) reduction: Downscale,
     pub(crate) kind: PixelKind,
     pub(crate) orientation: Orientation,
     /// Pages or frames of the file, of which this is one.
@@ -71,7 +71,7 @@ pub(crate) struct PictureInfo {
 impl PictureInfo {
     pub(crate) fn full(width: u32, height: u32, kind: PixelKind, orientation: Orientation) -> PictureInfo {
         let full = (width, height);
-        PictureInfo { width, height, full, reduction: Reduction::NONE, kind, orientation, n_pictures: 1 }
+        PictureInfo { width, height, full, reduction: Downscale::NONE, kind, orientation, n_pictures: 1 }
     }
 
     /// The same picture, the first of `n_pictures` in its file.
@@ -80,7 +80,7 @@ impl PictureInfo {
     }
 
     /// The same picture, decoded to a smaller size.
-    pub(crate) fn reduced(self, reduction: Reduction) -> PictureInfo {
+    pub(crate) fn reduced(self, reduction: Downscale) -> PictureInfo {
         let (width, height) = self.full;
         PictureInfo { width: reduction.side(width), height: reduction.side(height), reduction, ..self }
     }

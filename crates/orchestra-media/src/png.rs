@@ -33,7 +33,7 @@ pub(crate) fn decode(
     check_size(FORMAT, width, height, max_pixels)?;
     let mut reader = decoder.read_info().map_err(sorted)?;
     let (color, depth) = reader.output_color_type();
-    let samples = Samples { count: color.samples(), is_wide: depth == BitDepth::Sixteen };
+    let samples = PngSamples { count: color.samples(), is_wide: depth == BitDepth::Sixteen };
     let kind = match color {
         ColorType::Grayscale | ColorType::Indexed => PixelKind::Gray,
         ColorType::Rgb => PixelKind::Rgb,
@@ -65,12 +65,12 @@ pub(crate) fn decode(
 
 /// What the decoder gives of a pixel.
 #[derive(Debug, Clone, Copy)]
-struct Samples {
+struct PngSamples {
     count: usize,
     is_wide: bool,
 }
 
-impl Samples {
+impl PngSamples {
     /// To 8 bits: the nearest of 256 levels.
     fn narrow(self, samples: &mut Vec<u8>) {
         if self.is_wide {
@@ -82,7 +82,7 @@ impl Samples {
 /// Takes line after line. An alpha channel that is opaque everywhere needs no care: what is opaque is blended to itself.
 fn lower(
     mut reader: Reader<Cursor<&[u8]>>,
-    samples: Samples,
+    samples: PngSamples,
     mut lowered: Lowered,
     info: PictureInfo,
 ) -> Result<(PictureInfo, Option<Lowered>), DecodingError> {

@@ -14,7 +14,7 @@ use crate::picture::{PictureInfo, PictureSize};
 use crate::raster;
 use crate::resample::Resampler;
 use crate::row_spec::RowSpec;
-use crate::row_writer::{self, Aligned};
+use crate::row_writer::{self, AlignedRow};
 
 /// Memory of a buffer that is kept from picture to picture. More, taken for one huge picture, is given back with the next:
 /// a run over a million items may not grow by its largest picture times its threads for good.
@@ -30,7 +30,7 @@ pub struct Preparer {
     pub(crate) lowered: Option<Lowered>,
     flattened: Flattened,
     resampler: Resampler,
-    aligned: Aligned,
+    aligned: AlignedRow,
 }
 
 impl Default for Preparer {
@@ -54,7 +54,7 @@ impl Preparer {
             lowered: None,
             flattened: Flattened::default(),
             resampler: Resampler::default(),
-            aligned: Aligned::default(),
+            aligned: AlignedRow::default(),
         }
     }
 

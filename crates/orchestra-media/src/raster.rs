@@ -8,19 +8,19 @@ use image::codecs::webp::WebPDecoder;
 use image::{ImageDecoder, Limits};
 use orchestra_core::ImageSpec;
 
-use crate::containers::{Told, plain_webp, walk_bmp, walk_gif, walk_webp};
+use crate::containers::{ContainerHeader, plain_webp, walk_bmp, walk_gif, walk_webp};
 use crate::error::MediaError;
 use crate::format::Format;
 use crate::jpeg;
 use crate::lowering::Lowered;
 use crate::pages::Pages;
-use crate::picture::{PictureInfo, PixelKind, Reduction, check_size, most_memory, room_for};
+use crate::picture::{Downscale, PictureInfo, PixelKind, check_size, most_memory, room_for};
 use crate::png;
 use crate::samples::{drop_opaque_alpha, gray_to_colour};
 use crate::tiff;
 
 /// One decoding of one file, and the limits that it keeps.
-struct Job<'a> {
+struct DecodeJob<'a> {
     format: Format,
     max_pixels: u64,
     pixels: &'a mut Vec<u8>,
@@ -37,7 +37,7 @@ pub(crate) fn decode(
 ) -> Result<(PictureInfo, Option<Lowered>), MediaError> {
     let reader = Cursor::new(bytes);
     let broken = |e: image::ImageError| MediaError::from_image(format, max_pixels, &e);
-    let job = Job { format, max_pixels, pixels };
+    let job = DecodeJob { format, max_pixels, pixels };
     let info = match format {
         Format::Png => return png::decode(bytes, max_pixels, (specs, whole_bytes), job.pixels),
         Format::WebP => {
@@ -57,21 +57,21 @@ pub(crate) fn decode(
             return tiff::decode(bytes, page, max_pixels, (specs, whole_bytes), job.pixels);
         }
         Format::Jpeg => {
-            jpeg::decode(bytes, max_pixels, &|shown| Reduction::for_rows(specs, shown), job.pixels)
+            jpeg::decode(bytes, max_pixels, &|shown| Downscale::for_rows(specs, shown), job.pixels)
         }
     };
     Ok((info?, None))
 }
 
-impl Job<'_> {
+impl DecodeJob<'_> {
     fn limits(&self) -> Limits {
         let mut limits = Limits::no_limits();
         limits.max_alloc = Some(most_memory(self.max_pixels));
         limits
     }
 
-    fn run<D: ImageDecoder>(self, mut decoder: D, told: Told) -> Result<PictureInfo, MediaError> {
-        let Job { format, max_pixels, .. } = self;
+    fn run<D: ImageDecoder>(self, mut decoder: D, told: ContainerHeader) -> Result<PictureInfo, MediaError> {
+        let DecodeJob { format, max_pixels, .. } = self;
         let broken = |e: image::ImageError| MediaError::from_image(format, max_pixels, &e);
         let (width, height) = decoder.dimensions();
         check_size(format, width, height, max_pixels)?;

@@ -3,16 +3,16 @@
 use orchestra_core::{ImageSpec, ResizeFilter};
 
 use crate::geometry::fitted_part;
-use crate::picture::{PictureSize, Reduction};
+use crate::picture::{Downscale, PictureSize};
 
-impl Reduction {
+impl Downscale {
     /// The largest reduction that leaves the part which is seen at least as large as the row of each of `specs`, on both sides: nothing is ever
     /// enlarged that would not be without it. A spec that does not say `fast`, or that takes the nearest pixel, wants all pixels.
-    pub(crate) fn for_rows(specs: &[&ImageSpec], shown: PictureSize) -> Reduction {
+    pub(crate) fn for_rows(specs: &[&ImageSpec], shown: PictureSize) -> Downscale {
         specs.iter().map(|spec| Self::for_row(spec, shown)).min().unwrap_or(Self::NONE)
     }
 
-    fn for_row(spec: &ImageSpec, shown: PictureSize) -> Reduction {
+    fn for_row(spec: &ImageSpec, shown: PictureSize) -> Downscale {
         // What else is wrong with a spec is said when its row is written.
         let is_empty =
             spec.size.contains(&0) || (spec.fit == orchestra_core::Fit::Shorter && spec.shorter == 0);
@@ -25,7 +25,7 @@ impl Reduction {
             fitted.x.length >= fitted.dest.width as f64 * factor
                 && fitted.y.length >= fitted.dest.height as f64 * factor
         };
-        [8, 4, 2].into_iter().find(leaves_enough).map_or(Self::NONE, Reduction)
+        [8, 4, 2].into_iter().find(leaves_enough).map_or(Self::NONE, Downscale)
     }
 }
 
@@ -56,7 +56,7 @@ mod tests {
     }
 
     fn factor(spec: &ImageSpec, width: u32, height: u32) -> u32 {
-        Reduction::for_rows(&[spec], PictureSize { width, height }).factor()
+        Downscale::for_rows(&[spec], PictureSize { width, height }).factor()
     }
 
     #[test]
@@ -81,10 +81,10 @@ mod tests {
         let exact = ImageSpec { fast: false, ..fast.clone() };
         let nearest = ImageSpec { filter: ResizeFilter::Nearest, ..fast.clone() };
         let shown = PictureSize { width: 100, height: 100 };
-        assert_eq!(Reduction::for_rows(&[&fast, &fast], shown).factor(), 8);
-        assert_eq!(Reduction::for_rows(&[&fast, &exact], shown), Reduction::NONE);
-        assert_eq!(Reduction::for_rows(&[&nearest], shown), Reduction::NONE);
-        assert_eq!(Reduction::for_rows(&[&spec([0, 1], Fit::Cover, 0)], shown), Reduction::NONE);
-        assert_eq!(Reduction::for_rows(&[], shown), Reduction::NONE);
+        assert_eq!(Downscale::for_rows(&[&fast, &fast], shown).factor(), 8);
+        assert_eq!(Downscale::for_rows(&[&fast, &exact], shown), Downscale::NONE);
+        assert_eq!(Downscale::for_rows(&[&nearest], shown), Downscale::NONE);
+        assert_eq!(Downscale::for_rows(&[&spec([0, 1], Fit::Cover, 0)], shown), Downscale::NONE);
+        assert_eq!(Downscale::for_rows(&[], shown), Downscale::NONE);
     }
 }

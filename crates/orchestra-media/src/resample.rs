@@ -8,7 +8,7 @@ use fast_image_resize::pixels::{U8, U8x3};
 use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 use orchestra_core::ResizeFilter;
 
-use crate::geometry::{FittedPart, Rect, Span};
+use crate::geometry::{AxisSpan, FittedPart, Rect};
 use crate::orientation::Orientation;
 use crate::picture::{PictureInfo, View};
 
@@ -51,14 +51,14 @@ impl Resampler {
         filter: ResizeFilter,
     ) -> View<'a> {
         let (x, _) = fitted.stored_spans(info);
-        let y = Span { start: 0.0, length: source.height as f64 };
+        let y = AxisSpan { start: 0.0, length: source.height as f64 };
         self.fit_part(source, (x, y), info.orientation, fitted.dest, filter)
     }
 
     fn fit_part<'a>(
         &'a mut self,
         source: View<'a>,
-        (x, y): (Span, Span),
+        (x, y): (AxisSpan, AxisSpan),
         turn: Orientation,
         dest: Rect,
         filter: ResizeFilter,
@@ -114,7 +114,7 @@ impl Resampler {
     fn convolve(
         &mut self,
         source: View<'_>,
-        (x, y): (Span, Span),
+        (x, y): (AxisSpan, AxisSpan),
         (width, height): (usize, usize),
         filter: ResizeFilter,
         target: &mut [u8],
@@ -124,12 +124,12 @@ impl Resampler {
         }
         let top = (y.start as usize).saturating_sub(REACH);
         let bottom = ((y.start + y.length).ceil() as usize + REACH).min(source.height);
-        let rows = Span { start: top as f64, length: (bottom - top) as f64 };
+        let rows = AxisSpan { start: top as f64, length: (bottom - top) as f64 };
         self.between.resize(width * (bottom - top) * source.channels, 0);
         resize(&mut self.resizer, source, (x, rows), (width, bottom - top), filter, &mut self.between);
         let between = View::packed(&self.between, width, bottom - top, source.channels);
-        let whole = Span { start: 0.0, length: width as f64 };
-        let y = Span { start: y.start - top as f64, length: y.length };
+        let whole = AxisSpan { start: 0.0, length: width as f64 };
+        let y = AxisSpan { start: y.start - top as f64, length: y.length };
         resize(&mut self.resizer, between, (whole, y), (width, height), filter, target);
     }
 
@@ -148,7 +148,7 @@ impl Resampler {
 fn resize(
     resizer: &mut Resizer,
     source: View<'_>,
-    spans: (Span, Span),
+    spans: (AxisSpan, AxisSpan),
     size: (usize, usize),
     filter: ResizeFilter,
     target: &mut [u8],
@@ -164,7 +164,7 @@ fn resize(
 fn resize_typed<P: PixelTrait>(
     resizer: &mut Resizer,
     source: View<'_>,
-    (x, y): (Span, Span),
+    (x, y): (AxisSpan, AxisSpan),
     (width, height): (usize, usize),
     filter: ResizeFilter,
     target: &mut [u8],
@@ -232,8 +232,8 @@ mod tests {
     fn a_row_is_the_same_to_the_byte_whatever_instructions_the_processor_has() {
         let (width, height) = (157, 93);
         let parts = [
-            (Span { start: 0.0, length: 157.0 }, Span { start: 0.0, length: 93.0 }),
-            (Span { start: 3.25, length: 101.5 }, Span { start: 7.75, length: 61.125 }),
+            (AxisSpan { start: 0.0, length: 157.0 }, AxisSpan { start: 0.0, length: 93.0 }),
+            (AxisSpan { start: 3.25, length: 101.5 }, AxisSpan { start: 7.75, length: 61.125 }),
         ];
         // Smaller, much smaller, larger, and of sides that fill no vector.
         let sizes = [(7, 5), (64, 48), (33, 17), (1, 1), (201, 131), (311, 9), (9, 211)];

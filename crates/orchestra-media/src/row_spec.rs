@@ -6,7 +6,7 @@ use crate::error::MediaError;
 use crate::kernels::Affine;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Element {
+pub(crate) enum ElementType {
     F32,
     F16,
     U8,
@@ -19,7 +19,7 @@ pub(crate) struct RowSpec {
     /// 1 or 3.
     pub(crate) channels: usize,
     pub(crate) layout: Layout,
-    pub(crate) element: Element,
+    pub(crate) element: ElementType,
     /// Whether the row has blue first.
     pub(crate) is_bgr: bool,
     /// In the order of red, green, blue; of one channel all three are equal.
@@ -40,9 +40,9 @@ impl RowSpec {
             return bad("`shorter` is 0, expected at least 1 pixel".to_owned());
         }
         let element = match spec.dtype {
-            DType::F32 => Element::F32,
-            DType::F16 => Element::F16,
-            DType::U8 => Element::U8,
+            DType::F32 => ElementType::F32,
+            DType::F16 => ElementType::F16,
+            DType::U8 => ElementType::U8,
             other => return bad(format!("`dtype` is `{other}`, expected `f32`, `f16` or `u8`")),
         };
         let (width, height, channels) = (width as usize, height as usize, spec.color.count());
@@ -57,7 +57,7 @@ impl RowSpec {
             }
             Some(_) => {}
         }
-        let affine = if element == Element::U8 { IDENTITY } else { fold(spec)? };
+        let affine = if element == ElementType::U8 { IDENTITY } else { fold(spec)? };
         Ok(RowSpec {
             width,
             height,

@@ -8,7 +8,7 @@ use crate::error::MediaError;
 use crate::geometry::Rect;
 use crate::kernels::{Affine, byte_planes, interleaved, line, planes, spread, swap};
 use crate::picture::View;
-use crate::row_spec::{Element, RowSpec};
+use crate::row_spec::{ElementType, RowSpec};
 
 /// Pixels that are worked out in `f32` before they are stored as `f16`.
 const TILE: usize = 256;
@@ -17,16 +17,16 @@ const PAD_RUN: usize = 64;
 
 /// Memory for rows whose address does not suit their element type.
 #[derive(Debug, Default)]
-pub(crate) struct Aligned {
+pub(crate) struct AlignedRow {
     floats: Vec<f32>,
     halves: Vec<f16>,
 }
 
 /// Writes `part` to `dest` of the row and padding around it.
-pub(crate) fn write(spec: &RowSpec, part: View<'_>, dest: Rect, row: &mut [u8], spare: &mut Aligned) {
+pub(crate) fn write(spec: &RowSpec, part: View<'_>, dest: Rect, row: &mut [u8], spare: &mut AlignedRow) {
     match spec.element {
-        Element::U8 => fill(spec, part, dest, row),
-        Element::F32 => {
+        ElementType::U8 => fill(spec, part, dest, row),
+        ElementType::F32 => {
             // SAFETY: every four bytes are a valid `f32`.
             if let ([], floats, []) = unsafe { row.align_to_mut::<f32>() } {
                 return fill(spec, part, dest, floats);
@@ -37,7 +37,7 @@ pub(crate) fn write(spec: &RowSpec, part: View<'_>, dest: Rect, row: &mut [u8], 
                 *bytes = value.to_ne_bytes();
             }
         }
-        Element::F16 => {
+        ElementType::F16 => {
             // SAFETY: every two bytes are a valid `f16`.
             if let ([], halves, []) = unsafe { row.align_to_mut::<f16>() } {
                 return fill(spec, part, dest, halves);
@@ -63,17 +63,17 @@ pub fn unpack(spec: &ImageSpec, packed: &[u8], row: &mut [u8]) -> Result<(), Med
         return Err(MediaError::RowLength { expected, found });
     }
     let whole = Rect { x: 0, y: 0, width, height };
-    write(&row_spec, View::packed(packed, width, height, channels), whole, row, &mut Aligned::default());
+    write(&row_spec, View::packed(packed, width, height, channels), whole, row, &mut AlignedRow::default());
     Ok(())
 }
 
-trait Value: Copy {
+trait RowElement: Copy {
     /// Writes a run of pixels from position `at` on. The three planes of a planar row are `area` values apart.
     fn run(spec: &RowSpec, source: &[u8], channels: usize, at: usize, row: &mut [Self]);
 }
 
 /// Runs from the top left to the bottom right: padding, a row of the part, padding, and so on.
-fn fill<T: Value>(spec: &RowSpec, part: View<'_>, dest: Rect, row: &mut [T]) {
+fn fill<T: RowElement>(spec: &RowSpec, part: View<'_>, dest: Rect, row: &mut [T]) {
     let is_whole = dest.width == spec.width && dest.height == spec.height;
     if let (true, Some(run)) = (is_whole, part.run()) {
         return T::run(spec, run, part.channels, 0, row);
@@ -89,7 +89,7 @@ fn fill<T: Value>(spec: &RowSpec, part: View<'_>, dest: Rect, row: &mut [T]) {
 }
 
 /// Padding from pixel `from` to pixel `to`.
-fn pad<T: Value>(spec: &RowSpec, from: usize, to: usize, row: &mut [T]) {
+fn pad<T: RowElement>(spec: &RowSpec, from: usize, to: usize, row: &mut [T]) {
     let mut colours = [0; PAD_RUN * 3];
     if from == to {
         return;
@@ -121,7 +121,7 @@ fn row_order(spec: &RowSpec) -> Affine {
     affine
 }
 
-impl Value for f32 {
+impl RowElement for f32 {
     fn run(spec: &RowSpec, source: &[u8], channels: usize, at: usize, row: &mut [f32]) {
         let count = source.len() / channels;
         match (channels, spec.channels, spec.layout) {
@@ -155,7 +155,7 @@ impl Value for f32 {
     }
 }
 
-impl Value for f16 {
+impl RowElement for f16 {
     fn run(spec: &RowSpec, source: &[u8], channels: usize, at: usize, row: &mut [f16]) {
         let mut tile = [0.0; TILE * 3];
         for (index, source) in source.chunks(TILE * channels).enumerate() {
@@ -176,7 +176,7 @@ impl Value for f16 {
     }
 }
 
-impl Value for u8 {
+impl RowElement for u8 {
     fn run(spec: &RowSpec, source: &[u8], channels: usize, at: usize, row: &mut [u8]) {
         let count = source.len() / channels;
         match (channels, spec.channels, spec.layout) {

@@ -22,7 +22,7 @@ mod layout;
 mod samples;
 mod strip_file;
 
-use layout::{Coding, Packing, PageLayout, TIFFCP, unsupported};
+use layout::{ChunkCoding, Coding, PageLayout, TIFFCP, unsupported};
 use strip_file::StripFile;
 
 const FORMAT: Format = Format::Tiff;
@@ -172,7 +172,7 @@ impl<'a> Bands<'a> {
         let packed = &bytes[begin..end.min(bytes.len())];
         let stride = self.layout.packed_bytes(self.layout.chunk.0 as usize, in_chunk);
         match &self.layout.packing {
-            Packing::Samples(coding) => {
+            ChunkCoding::Samples(coding) => {
                 let length = stride.saturating_mul(n_lines);
                 // The file goes on: its end is not what is missing.
                 if coding.compression == Coding::NONE && packed.len() < length && end <= bytes.len() {
@@ -200,8 +200,9 @@ impl<'a> Bands<'a> {
                 })?;
                 Ok(stride)
             }
-            Packing::Jpeg { tables, is_luma } => {
-                let samples = if *is_luma { jpeg::Samples::FromLuma } else { jpeg::Samples::Stored };
+            ChunkCoding::Jpeg { tables, is_luma } => {
+                let samples =
+                    if *is_luma { jpeg::ColorTransform::FromLuma } else { jpeg::ColorTransform::Stored };
                 let (tables, in_chunk) = ((&tables[..], samples), (in_chunk, n_lines));
                 unpack_jpeg(packed, tables, self.layout.chunk, in_chunk, self.max_pixels, &mut self.chunk)
             }
@@ -221,7 +222,7 @@ fn unpack_samples(strip: StripFile<'_>, max_pixels: u64, samples: &mut [u8]) -> 
 /// Gives the bytes from one line to the next.
 fn unpack_jpeg(
     packed: &[u8],
-    (tables, samples): (&[u8], jpeg::Samples),
+    (tables, samples): (&[u8], jpeg::ColorTransform),
     (width, height): (u32, u32),
     (in_chunk, n_lines): (usize, usize),
     max_pixels: u64,

@@ -69,10 +69,10 @@ pub(super) struct PageLayout {
     pub height: u32,
     /// Of a pixel, with alpha and what is left out.
     pub samples: usize,
-    pub numbers: Numbers,
+    pub numbers: SampleFormat,
     pub ink: Ink,
     pub alpha: Alpha,
-    pub packing: Packing,
+    pub packing: ChunkCoding,
     pub is_planar: bool,
     /// The lowest bit of a byte is its first.
     pub is_reversed: bool,
@@ -83,18 +83,18 @@ pub(super) struct PageLayout {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Numbers {
+pub(super) enum SampleFormat {
     /// A whole number of so many bits: 1, 2, 4, 8 or 16.
     Bits(u8),
     /// Of 32 bits, from 0 to 1.
     Float,
 }
 
-impl Numbers {
+impl SampleFormat {
     pub fn bits(self) -> usize {
         match self {
-            Numbers::Bits(bits) => bits.into(),
-            Numbers::Float => 32,
+            SampleFormat::Bits(bits) => bits.into(),
+            SampleFormat::Float => 32,
         }
     }
 }
@@ -131,7 +131,7 @@ pub(super) enum Alpha {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Packing {
+pub(super) enum ChunkCoding {
     /// The `tiff` crate unpacks it.
     Samples(Coding),
     /// Each strip or tile is a JPEG, without the tables that all share.
@@ -175,7 +175,7 @@ impl PageLayout {
             2 => samples > 1,
             other => return Err(broken(format!("its planar configuration is {other}, expected 1 or 2"))),
         };
-        let is_reversed = page.number(FILL_ORDER) == Some(2) && matches!(packing, Packing::Samples(_));
+        let is_reversed = page.number(FILL_ORDER) == Some(2) && matches!(packing, ChunkCoding::Samples(_));
         let (chunk, chunks) = chunks(page, (width, height))?;
         Ok(PageLayout {
             width,
@@ -250,7 +250,7 @@ fn needed(page: &Directory<'_>, tag: u16, what: &str) -> Result<u64, MediaError>
     page.number(tag).ok_or_else(|| broken(format!("{what} is missing (tag {tag})")))
 }
 
-fn numbers(page: &Directory<'_>) -> Result<Numbers, MediaError> {
+fn numbers(page: &Directory<'_>) -> Result<SampleFormat, MediaError> {
     let same = |tag, default, what| {
         let values = page.numbers(tag).unwrap_or_else(|| vec![default]);
         match values.split_first() {
@@ -261,8 +261,8 @@ fn numbers(page: &Directory<'_>) -> Result<Numbers, MediaError> {
     };
     let (bits, format) = (same(BITS_PER_SAMPLE, 1, "bits")?, same(SAMPLE_FORMAT, 1, "formats")?);
     let kind = match (format, bits) {
-        (1, 1 | 2 | 4 | 8 | 16) => return Ok(Numbers::Bits(bits as u8)),
-        (3, 32) => return Ok(Numbers::Float),
+        (1, 1 | 2 | 4 | 8 | 16) => return Ok(SampleFormat::Bits(bits as u8)),
+        (3, 32) => return Ok(SampleFormat::Float),
         (1, _) => "whole numbers",
         (2, _) => "whole numbers with a sign",
         (3, _) => "floats",
@@ -277,7 +277,7 @@ fn numbers(page: &Directory<'_>) -> Result<Numbers, MediaError> {
 }
 
 /// What the samples mean, and whether they are luma and chroma, of which only a JPEG makes colours.
-fn ink(page: &Directory<'_>, numbers: Numbers) -> Result<(Ink, bool), MediaError> {
+fn ink(page: &Directory<'_>, numbers: SampleFormat) -> Result<(Ink, bool), MediaError> {
     let photometric = page.number(PHOTOMETRIC).ok_or_else(|| {
         unsupported(format!("it does not say what its samples mean (tag {PHOTOMETRIC})"), MAGICK)
     })?;
@@ -287,7 +287,7 @@ fn ink(page: &Directory<'_>, numbers: Numbers) -> Result<(Ink, bool), MediaError
         2 => return Ok((Ink::Rgb, false)),
         3 => return Ok((palette(page, numbers)?, false)),
         5 if page.number(INK_SET).unwrap_or(1) != 1 => "other inks than CMYK",
-        5 if numbers == Numbers::Float => "CMYK in floats",
+        5 if numbers == SampleFormat::Float => "CMYK in floats",
         5 => return Ok((Ink::Cmyk, false)),
         6 if page.number(COMPRESSION) == Some(7) => return Ok((Ink::Rgb, true)),
         6 => "YCbCr that is not packed as JPEG",
@@ -303,8 +303,8 @@ fn ink(page: &Directory<'_>, numbers: Numbers) -> Result<(Ink, bool), MediaError
 }
 
 /// The colours of a palette. Their 16 bits are cut to 8, as libtiff and Pillow do; a table that has 8 bits nevertheless is taken as it is.
-fn palette(page: &Directory<'_>, numbers: Numbers) -> Result<Ink, MediaError> {
-    let Numbers::Bits(bits @ 1..=8) = numbers else {
+fn palette(page: &Directory<'_>, numbers: SampleFormat) -> Result<Ink, MediaError> {
+    let SampleFormat::Bits(bits @ 1..=8) = numbers else {
         return Err(unsupported(
             format!("it has a palette of {} bits, expected 1 to 8", numbers.bits()),
             MAGICK,
@@ -359,31 +359,31 @@ fn alpha(page: &Directory<'_>, ink: &Ink, samples: usize) -> Result<Alpha, Media
 
 fn packing(
     page: &Directory<'_>,
-    numbers: Numbers,
+    numbers: SampleFormat,
     samples: usize,
     is_luma: bool,
-) -> Result<Packing, MediaError> {
+) -> Result<ChunkCoding, MediaError> {
     let compression = page.number(COMPRESSION).unwrap_or(1);
     // As libtiff: a predictor beside another compression has no effect.
     let predictor = match compression {
         5 | 8 | 32946 => page.number(PREDICTOR).unwrap_or(1),
         _ => 1,
     };
-    let samples_as_coded = Ok(Packing::Samples(Coding { compression, predictor }));
-    let is_float = numbers == Numbers::Float;
+    let samples_as_coded = Ok(ChunkCoding::Samples(Coding { compression, predictor }));
+    let is_float = numbers == SampleFormat::Float;
     if !(predictor == 1 || predictor == 2 && numbers.bits() >= 8 || predictor == 3 && is_float) {
         let what = format!("it has predictor {predictor} with samples of {} bits", numbers.bits());
         return Err(unsupported(what, TIFFCP));
     }
     let name = match compression {
         1 | 5 | 8 | 32946 | 32773 => return samples_as_coded,
-        4 if numbers == Numbers::Bits(1) && samples == 1 => return samples_as_coded,
-        7 if numbers == Numbers::Bits(8) && matches!(samples, 1 | 3) => {
+        4 if numbers == SampleFormat::Bits(1) && samples == 1 => return samples_as_coded,
+        7 if numbers == SampleFormat::Bits(8) && matches!(samples, 1 | 3) => {
             let tables = page.bytes(JPEG_TABLES).unwrap_or_default();
             if tables.len() > MOST_TABLES {
                 return Err(broken(format!("its JPEG tables have {} bytes", tables.len())));
             }
-            return Ok(Packing::Jpeg { tables: tables.to_vec(), is_luma });
+            return Ok(ChunkCoding::Jpeg { tables: tables.to_vec(), is_luma });
         }
         7 => {
             return Err(unsupported(
@@ -410,10 +410,10 @@ fn packing(
 }
 
 /// The width and height of strips or tiles, and where in the file each of them begins and how long it is.
-type Placed = ((u32, u32), Vec<(u64, u64)>);
+type ChunkTable = ((u32, u32), Vec<(u64, u64)>);
 
 /// The size of strips or tiles, and where they are.
-fn chunks(page: &Directory<'_>, (width, height): (u32, u32)) -> Result<Placed, MediaError> {
+fn chunks(page: &Directory<'_>, (width, height): (u32, u32)) -> Result<ChunkTable, MediaError> {
     let side = |tag| page.number(tag).map(|side| u32::try_from(side).unwrap_or(u32::MAX));
     let is_tiled = page.entry(TILE_OFFSETS).is_some();
     let (offsets, bytes) = if is_tiled { (TILE_OFFSETS, TILE_BYTES) } else { (STRIP_OFFSETS, STRIP_BYTES) };

@@ -1,6 +1,6 @@
 //! Samples as a TIFF has them to pixels of 8 bits a channel, line by line. It reads no file.
 
-use super::layout::{Alpha, Ink, Numbers, PageLayout};
+use super::layout::{Alpha, Ink, PageLayout, SampleFormat};
 use crate::error::MediaError;
 use crate::format::Format;
 use crate::picture::PixelKind;
@@ -24,12 +24,12 @@ impl PageLayout {
     pub fn widen(&self, packed: &[u8], out: &mut [u8], step: usize) -> Result<(), MediaError> {
         let out = out.iter_mut().step_by(step);
         match self.numbers {
-            Numbers::Bits(8) => out.zip(packed).for_each(|(out, sample)| *out = *sample),
-            Numbers::Bits(16) => {
+            SampleFormat::Bits(8) => out.zip(packed).for_each(|(out, sample)| *out = *sample),
+            SampleFormat::Bits(16) => {
                 let samples = packed.as_chunks().0.iter().map(|sample| u16::from_ne_bytes(*sample));
                 out.zip(samples).for_each(|(out, sample)| *out = nearest_level(sample));
             }
-            Numbers::Bits(bits) => {
+            SampleFormat::Bits(bits) => {
                 let most = u8::MAX >> (8 - bits);
                 let step = if matches!(self.ink, Ink::Palette(_)) { 1 } else { u8::MAX / most };
                 let per_byte = usize::from(8 / bits);
@@ -38,7 +38,7 @@ impl PageLayout {
                     *out = (packed[index / per_byte] >> shift & most) * step;
                 }
             }
-            Numbers::Float => {
+            SampleFormat::Float => {
                 for (out, sample) in out.zip(packed.as_chunks().0) {
                     let sample = f32::from_ne_bytes(*sample);
                     if !(0.0..=1.0).contains(&sample) {

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::io::{self, Read, Seek, SeekFrom};
 
-use super::layout::{Coding, Numbers, PageLayout};
+use super::layout::{Coding, PageLayout, SampleFormat};
 use crate::directory::Directories;
 
 /// Bytes of the header, of an entry, and of how many bytes a directory has beside its entries. It is a BigTIFF, where each number stands in its entry.
@@ -38,7 +38,7 @@ impl<'a> StripFile<'a> {
         if coding.compression == Coding::GROUP_4 {
             strip.to_mut().extend(END_OF_FAX);
         }
-        let format = if layout.numbers == Numbers::Float { 3 } else { 1 };
+        let format = if layout.numbers == SampleFormat::Float { 3 } else { 1 };
         let mut tags = [
             (256, layout.chunk.0.into()),
             (257, n_lines as u64),
