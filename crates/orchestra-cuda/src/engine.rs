@@ -21,10 +21,10 @@ use crate::spec::KernelSpec;
 #[derive(Default)]
 pub struct KernelEngine {
     /// `None` until it is loaded.
-    serving: Option<Serving>,
+    serving: Option<LoadedKernel>,
 }
 
-struct Serving {
+struct LoadedKernel {
     driver: Driver,
     function: Function,
     buffers: DeviceBuffers,
@@ -58,7 +58,7 @@ impl Engine for KernelEngine {
         page_lock(&driver, &arena);
         let buffers = DeviceBuffers::new(&driver, layout, layout.slot_rows).map_err(errors::load)?;
         let (warmed, first_output) = (buffers.rows, outputs[0].clone());
-        let serving = Serving { driver, function, buffers, arena, kernel: spec.kernel, first_output };
+        let serving = LoadedKernel { driver, function, buffers, arena, kernel: spec.kernel, first_output };
         serving.warm_up()?;
         self.serving = Some(serving);
         Ok(Loaded {
@@ -85,7 +85,7 @@ impl Engine for KernelEngine {
     }
 }
 
-impl Serving {
+impl LoadedKernel {
     /// One block that is told of no row: what only a launch shows, such as a block that needs more registers than there are, shows before any
     /// batch. The memory holds zeros then, for a kernel that looks at some all the same.
     fn warm_up(&self) -> Result<(), LoadError> {

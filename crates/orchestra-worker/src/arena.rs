@@ -13,7 +13,7 @@ use orchestra_core::batch_layout::{BatchLayout, PAGE, SPAN_ALIGN, TensorSpan};
 use orchestra_core::{OutputSlotId, SlotId};
 use thiserror::Error;
 
-use crate::mapping::{Mapping, Pages, checked, invalid, seal_against_writing, shared_memory};
+use crate::mapping::{Mapping, Prefault, checked, invalid, seal_against_writing, shared_memory};
 
 /// The parent's side of the inputs: the only mapping that can be written to.
 ///
@@ -31,7 +31,7 @@ impl Arena {
     pub fn create(name: &str, layout: BatchLayout) -> io::Result<Arena> {
         check_layout(&layout)?;
         let file = shared_memory(name, layout.inputs_bytes())?;
-        let map = Mapping::writable(&file, layout.inputs_bytes(), Pages::Now)?;
+        let map = Mapping::writable(&file, layout.inputs_bytes(), Prefault::Now)?;
         seal_against_writing(&file)?;
         Ok(Arena { layout, file, map })
     }
@@ -153,7 +153,7 @@ impl SharedMemory<BorrowedFd<'_>> {
 
 /// Memory of consecutive rows. Never null; valid for as long as the arena that gave it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rows<P> {
+pub struct RowMemory<P> {
     /// The first byte.
     pub ptr: P,
     /// Bytes.
@@ -177,8 +177,8 @@ impl WorkerArena {
         let outputs = checked(memory.outputs, layout.outputs_bytes(), "output region")?;
         // The pages of inputs are there already, unless there are very many; this spares a fault for each at its first use. Of the outputs
         // only those are taken that are written to.
-        let inputs = Mapping::read_only(&inputs, layout.inputs_bytes(), Pages::Now)?;
-        let outputs = Mapping::writable(&outputs, layout.outputs_bytes(), Pages::WhenTouched)?;
+        let inputs = Mapping::read_only(&inputs, layout.inputs_bytes(), Prefault::Now)?;
+        let outputs = Mapping::writable(&outputs, layout.outputs_bytes(), Prefault::WhenTouched)?;
         Ok(WorkerArena { layout, inputs, outputs })
     }
 
@@ -188,16 +188,16 @@ impl WorkerArena {
     }
 
     /// All of the inputs' memory, read-only, from its first page to its last.
-    pub fn all_inputs(&self) -> Rows<*const u8> {
-        Rows { ptr: self.inputs.at(0), len: self.layout.inputs_bytes() }
+    pub fn all_inputs(&self) -> RowMemory<*const u8> {
+        RowMemory { ptr: self.inputs.at(0), len: self.layout.inputs_bytes() }
     }
 
     /// The memory of the first `slots` output slots, whole pages that hold no part of another slot; all of it where these cannot be had
     /// apart. Nothing where all outputs are dynamic.
-    pub fn first_outputs(&self, slots: usize) -> Rows<*mut u8> {
+    pub fn first_outputs(&self, slots: usize) -> RowMemory<*mut u8> {
         let all = self.layout.outputs_bytes();
         let some = self.layout.output_slot_bytes.saturating_mul(slots).min(all);
-        Rows { ptr: self.outputs.at(0), len: if some.is_multiple_of(PAGE) { some } else { all } }
+        RowMemory { ptr: self.outputs.at(0), len: if some.is_multiple_of(PAGE) { some } else { all } }
     }
 
     /// Rows of input `input`, in read-only memory: writing to it is a segmentation fault.
@@ -207,11 +207,11 @@ impl WorkerArena {
         input: usize,
         first: usize,
         rows: usize,
-    ) -> Result<Rows<*const u8>, RangeError> {
+    ) -> Result<RowMemory<*const u8>, RangeError> {
         check_rows(&self.layout, slot, first, rows)?;
         let span = self.layout.inputs.get(input).ok_or(RangeError::Tensor(input))?;
         let at = self.layout.input_offset(slot, input, first);
-        Ok(Rows { ptr: self.inputs.at(at), len: span.row_bytes * rows })
+        Ok(RowMemory { ptr: self.inputs.at(at), len: span.row_bytes * rows })
     }
 
     /// Rows of output `output`.
@@ -221,13 +221,13 @@ impl WorkerArena {
         output: usize,
         first: usize,
         rows: usize,
-    ) -> Result<Rows<*mut u8>, RangeError> {
+    ) -> Result<RowMemory<*mut u8>, RangeError> {
         check_output_slot(&self.layout, slot)?;
         check_rows(&self.layout, SlotId(slot.0), first, rows)?;
         let span = self.layout.outputs.get(output).and_then(Option::as_ref);
         let at = self.layout.output_offset(slot, output, first);
         let (span, at) = span.zip(at).ok_or(RangeError::Tensor(output))?;
-        Ok(Rows { ptr: self.outputs.at(at), len: span.row_bytes * rows })
+        Ok(RowMemory { ptr: self.outputs.at(at), len: span.row_bytes * rows })
     }
 }
 

@@ -145,9 +145,9 @@ impl Frame for FromWorker {
 pub fn encode<T: Frame>(frame: &T, out: &mut Vec<u8>) -> Result<(), CodecError> {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER]);
-    let mut body = Body { out, len: 0, max: T::MAX_BYTES, max_of: T::max_bytes };
+    let mut body = FrameBody { out, len: 0, max: T::MAX_BYTES, max_of: T::max_bytes };
     let written = bincode::encode_into_std_write(frame, &mut body, config::standard());
-    let Body { len, max, .. } = body;
+    let FrameBody { len, max, .. } = body;
     match written {
         Ok(_) => {
             // MAX_BYTES is at most 1 GiB, so the length fits into 32 bits.
@@ -165,7 +165,7 @@ pub fn encode<T: Frame>(frame: &T, out: &mut Vec<u8>) -> Result<(), CodecError> 
 }
 
 /// Takes bytes up to a limit, so that a frame that is too large is never made.
-struct Body<'a> {
+struct FrameBody<'a> {
     out: &'a mut Vec<u8>,
     len: usize,
     max: usize,
@@ -173,7 +173,7 @@ struct Body<'a> {
     max_of: fn(u8) -> usize,
 }
 
-impl Write for Body<'_> {
+impl Write for FrameBody<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if let (0, Some(&first)) = (self.len, bytes.first()) {
             self.max = (self.max_of)(first);

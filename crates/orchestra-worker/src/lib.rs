@@ -32,7 +32,7 @@ pub use engine::{Engine, Loaded, RunError, Stream};
 pub use load_error::LoadError;
 pub use process::run_with;
 pub use sandbox::Sandbox;
-pub use waiting::Waiting;
+pub use waiting::LoadWait;
 
 /// The socket's file descriptor in a worker or loader process.
 pub const WORKER_SOCKET_FD: i32 = 3;

@@ -27,8 +27,8 @@ pub const HEARTBEAT: Duration = Duration::from_millis(250);
 /// Ends the process with this code. In tests it may return; then the thread that called it ends.
 pub type Leave = Arc<dyn Fn(i32) + Send + Sync>;
 
-/// Why serving ends.
-pub(crate) enum End {
+/// Why a worker or a loader ends.
+pub(crate) enum ServingEnd {
     Gone,
     /// A frame that was sent says why.
     Code(i32),
@@ -36,36 +36,36 @@ pub(crate) enum End {
     Protocol(String),
 }
 
-impl End {
-    pub(crate) fn protocol(what: impl fmt::Display) -> End {
-        End::Protocol(what.to_string())
+impl ServingEnd {
+    pub(crate) fn protocol(what: impl fmt::Display) -> ServingEnd {
+        ServingEnd::Protocol(what.to_string())
     }
 
-    /// What the process exits with. Says what has no other way to be known.
-    pub(crate) fn exit_code(self) -> i32 {
+    /// What this `process` exits with. Says what has no other way to be known.
+    pub(crate) fn exit_code(self, process: &str) -> i32 {
         match self {
-            End::Gone => 0,
-            End::Code(code) => code,
-            End::Protocol(what) => {
-                eprintln!("worker: protocol error: {what}");
+            ServingEnd::Gone => 0,
+            ServingEnd::Code(code) => code,
+            ServingEnd::Protocol(what) => {
+                eprintln!("{process}: protocol error: {what}");
                 EXIT_PROTOCOL
             }
         }
     }
 }
 
-impl From<CodecError> for End {
-    fn from(error: CodecError) -> End {
+impl From<CodecError> for ServingEnd {
+    fn from(error: CodecError) -> ServingEnd {
         match error {
             // Killed in the middle of a frame.
-            CodecError::Gone | CodecError::Truncated { .. } => End::Gone,
-            other => End::protocol(other),
+            CodecError::Gone | CodecError::Truncated { .. } => ServingEnd::Gone,
+            other => ServingEnd::protocol(other),
         }
     }
 }
 
 /// What the threads share.
-pub(crate) struct Link {
+pub(crate) struct WorkerLink {
     writer: Mutex<FrameWriter<UnixStream, FromWorker>>,
     /// Measured with every heartbeat: reading `/proc` after each batch would cost more than a small batch.
     pub(crate) rss_bytes: AtomicU64,
@@ -92,12 +92,12 @@ impl Read for Polled {
     }
 }
 
-impl Link {
+impl WorkerLink {
     /// Says hello. There is no other thread yet: what confines this one must hold for all.
-    pub(crate) fn start(socket: &UnixStream) -> Result<(Arc<Link>, Frames), End> {
-        let reader = socket.try_clone().map_err(End::protocol)?;
-        let writer = socket.try_clone().map_err(End::protocol)?;
-        let link = Arc::new(Link {
+    pub(crate) fn start(socket: &UnixStream) -> Result<(Arc<WorkerLink>, Frames), ServingEnd> {
+        let reader = socket.try_clone().map_err(ServingEnd::protocol)?;
+        let writer = socket.try_clone().map_err(ServingEnd::protocol)?;
+        let link = Arc::new(WorkerLink {
             writer: Mutex::new(FrameWriter::new(writer)),
             rss_bytes: AtomicU64::new(rss_bytes()),
         });
@@ -120,7 +120,7 @@ impl Link {
         &self,
         run: &Run,
         engine: impl FnOnce(&Run, &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError>,
-    ) -> Result<(), End> {
+    ) -> Result<(), ServingEnd> {
         let batch = run.batch;
         let mut timing = RunTiming::default();
         let result = engine(run, &mut timing);
@@ -141,7 +141,7 @@ impl Link {
         cut_words(&mut error);
         self.send(&FromWorker::Failed { batch, kind, error, timing })?;
         match kind {
-            RunErrorKind::Device => Err(End::Code(EXIT_DEVICE)),
+            RunErrorKind::Device => Err(ServingEnd::Code(EXIT_DEVICE)),
             RunErrorKind::OutOfMemory
             | RunErrorKind::Model
             | RunErrorKind::Row(_)
@@ -182,9 +182,9 @@ impl Link {
 /// As much as a main thread usually has: what a model needs must not depend on which thread runs it.
 pub const STACK: usize = 8 << 20;
 
-pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), End> {
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), ServingEnd> {
     let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(body);
-    thread.map(drop).map_err(|e| End::Protocol(format!("thread `{name}` cannot be started: {e}")))
+    thread.map(drop).map_err(|e| ServingEnd::Protocol(format!("thread `{name}` cannot be started: {e}")))
 }
 
 /// Resident memory in bytes without shared memory: the arena belongs to the parent, and pages of it that were touched are no

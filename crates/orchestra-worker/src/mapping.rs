@@ -18,7 +18,7 @@ const POPULATE_UP_TO: usize = 1 << 30;
 
 /// Which pages a mapping has when it is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pages {
+pub(crate) enum Prefault {
     /// All, unless there are very many.
     Now,
     /// None.
@@ -78,14 +78,14 @@ impl Mapping {
     pub fn of_new_memory(name: &str, bytes: usize) -> io::Result<Mapping> {
         let file = shared_memory(name, bytes)?;
         seal(&file)?;
-        Mapping::writable(&file, bytes, Pages::WhenTouched)
+        Mapping::writable(&file, bytes, Prefault::WhenTouched)
     }
 
-    pub(crate) fn writable(file: &File, len: usize, pages: Pages) -> io::Result<Mapping> {
+    pub(crate) fn writable(file: &File, len: usize, pages: Prefault) -> io::Result<Mapping> {
         Ok(Mapping { raw: (len > 0).then(|| options(len, pages).map_raw(file)).transpose()? })
     }
 
-    pub(crate) fn read_only(file: &File, len: usize, pages: Pages) -> io::Result<Mapping> {
+    pub(crate) fn read_only(file: &File, len: usize, pages: Prefault) -> io::Result<Mapping> {
         Ok(Mapping { raw: (len > 0).then(|| options(len, pages).map_raw_read_only(file)).transpose()? })
     }
 
@@ -94,7 +94,7 @@ impl Mapping {
         match &self.raw {
             Some(raw) => raw.as_mut_ptr().wrapping_add(offset),
             // Without bytes there is nothing to reach; the pointer only has to be aligned and not null.
-            None => NonNull::<Aligned>::dangling().as_ptr().cast(),
+            None => NonNull::<RegionAlignment>::dangling().as_ptr().cast(),
         }
     }
 }
@@ -163,10 +163,10 @@ impl<'a> SharedBytes<'a> {
     }
 }
 
-fn options(len: usize, pages: Pages) -> MmapOptions {
+fn options(len: usize, pages: Prefault) -> MmapOptions {
     let mut options = MmapOptions::new();
     options.len(len);
-    if pages == Pages::Now && len <= POPULATE_UP_TO {
+    if pages == Prefault::Now && len <= POPULATE_UP_TO {
         options.populate();
     }
     options
@@ -174,5 +174,5 @@ fn options(len: usize, pages: Pages) -> MmapOptions {
 
 /// As aligned as every region is.
 #[repr(align(64))]
-struct Aligned;
-const _: () = assert!(align_of::<Aligned>() == SPAN_ALIGN);
+struct RegionAlignment;
+const _: () = assert!(align_of::<RegionAlignment>() == SPAN_ALIGN);

@@ -12,7 +12,7 @@ use orchestra_core::OutputSlotId;
 use orchestra_core::batch_layout::BatchLayout;
 
 use crate::arena::{check_layout, has_rows};
-use crate::mapping::{Mapping, Pages, SharedBytes, seal, shared_memory};
+use crate::mapping::{Mapping, Prefault, SharedBytes, seal, shared_memory};
 
 /// The parent's side: everything read-only.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl OutputRegion {
         check_layout(&layout)?;
         let file = shared_memory(name, layout.outputs_bytes())?;
         seal(&file)?;
-        let map = Mapping::read_only(&file, layout.outputs_bytes(), Pages::WhenTouched)?;
+        let map = Mapping::read_only(&file, layout.outputs_bytes(), Prefault::WhenTouched)?;
         Ok(OutputRegion { layout, file, map })
     }
 

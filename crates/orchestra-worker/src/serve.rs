@@ -18,7 +18,7 @@ use crate::arena::{SharedMemory, WorkerArena, check_output_slot, check_rows};
 use crate::engine::{Engine, nanos};
 use crate::exit_codes::EXIT_LOAD_FAILED;
 use crate::frames::{FromWorker, Load, Run, ToWorker};
-use crate::link::{End, Frames, Leave, Link, rss_bytes, spawn};
+use crate::link::{Frames, Leave, ServingEnd, WorkerLink, rss_bytes, spawn};
 use crate::load_error::LoadError;
 use crate::program::confined_words;
 use crate::streams::Streams;
@@ -31,17 +31,17 @@ pub fn serve<E: Engine>(
     engine: &mut E,
     leave: Leave,
 ) -> i32 {
-    let result = Link::start(&socket).and_then(|(link, frames)| {
+    let result = WorkerLink::start(&socket).and_then(|(link, frames)| {
         Server { socket, link, leave, memory: Some(memory), layout: None, streams: None, engine }
             .serve(frames)
     });
-    result.map_or_else(End::exit_code, |()| 0)
+    result.map_or_else(|end| end.exit_code("worker"), |()| 0)
 }
 
 /// The thread that loads and runs.
 struct Server<'e, E> {
     socket: UnixStream,
-    link: Arc<Link>,
+    link: Arc<WorkerLink>,
     leave: Leave,
     /// Until a model is loaded.
     memory: Option<SharedMemory<OwnedFd>>,
@@ -53,26 +53,26 @@ struct Server<'e, E> {
 }
 
 impl<E: Engine> Server<'_, E> {
-    fn serve(&mut self, mut frames: Frames) -> Result<(), End> {
+    fn serve(&mut self, mut frames: Frames) -> Result<(), ServingEnd> {
         while let Some(frame) = frames.read()? {
             match frame {
                 ToWorker::Load(load) => self.load(&load)?,
                 ToWorker::Run(run) => self.run(&run)?,
                 ToWorker::RunWithValues(..) => {
-                    return Err(End::protocol("no engine of this program takes values"));
+                    return Err(ServingEnd::protocol("no engine of this program takes values"));
                 }
             }
         }
         Ok(())
     }
 
-    fn load(&mut self, load: &Load) -> Result<(), End> {
+    fn load(&mut self, load: &Load) -> Result<(), ServingEnd> {
         let started = Instant::now();
-        let memory = self.memory.take().ok_or_else(|| End::protocol("a second `Load` frame"))?;
+        let memory = self.memory.take().ok_or_else(|| ServingEnd::protocol("a second `Load` frame"))?;
         let sandbox = self.engine.sandbox(load);
         let is_confined = sandbox.as_ref().is_ok_and(|sandbox| sandbox.mode != SandboxMode::Off);
         let confined = sandbox.and_then(|sandbox| sandbox.enter());
-        let watched = self.socket.try_clone().map_err(End::protocol)?;
+        let watched = self.socket.try_clone().map_err(ServingEnd::protocol)?;
         let (link, leave) = (Arc::clone(&self.link), Arc::clone(&self.leave));
         spawn("watch", move || link.watch(&watched, &leave))?;
         let mapped = WorkerArena::map(memory, load.layout.clone())
@@ -98,16 +98,17 @@ impl<E: Engine> Server<'_, E> {
                 }
                 cut_words(&mut error);
                 self.link.send(&FromWorker::LoadFailed { class, error })?;
-                Err(End::Code(EXIT_LOAD_FAILED))
+                Err(ServingEnd::Code(EXIT_LOAD_FAILED))
             }
         }
     }
 
-    fn run(&mut self, run: &Run) -> Result<(), End> {
-        let layout = self.layout.as_ref().ok_or_else(|| End::protocol("a `Run` frame before `Load`"))?;
+    fn run(&mut self, run: &Run) -> Result<(), ServingEnd> {
+        let layout =
+            self.layout.as_ref().ok_or_else(|| ServingEnd::protocol("a `Run` frame before `Load`"))?;
         check_rows(layout, run.slot, run.first_row, run.rows)
             .and_then(|()| check_output_slot(layout, run.output_slot))
-            .map_err(End::protocol)?;
+            .map_err(ServingEnd::protocol)?;
         match &self.streams {
             Some(streams) => streams.take(*run),
             None => self.link.run_one(run, |run, timing| self.engine.run(run, timing)),

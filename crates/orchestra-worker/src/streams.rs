@@ -7,7 +7,7 @@ use orchestra_core::locked;
 
 use crate::engine::Stream;
 use crate::frames::Run;
-use crate::link::{End, Leave, Link, spawn};
+use crate::link::{Leave, ServingEnd, WorkerLink, spawn};
 
 /// The threads that run batches.
 pub(crate) struct Streams {
@@ -19,16 +19,16 @@ impl Streams {
     /// A thread for each of these. What ends one of them ends the process, by `leave`.
     pub(crate) fn start(
         streams: Vec<Box<dyn Stream>>,
-        link: &Arc<Link>,
+        link: &Arc<WorkerLink>,
         leave: &Leave,
-    ) -> Result<Streams, End> {
+    ) -> Result<Streams, ServingEnd> {
         let (waiting, runs) = sync_channel(streams.len() + 1);
         let runs = Arc::new(Mutex::new(runs));
         for (number, stream) in streams.into_iter().enumerate() {
             let (runs, link, leave) = (Arc::clone(&runs), Arc::clone(link), Arc::clone(leave));
             spawn(&format!("run-{number}"), move || {
                 if let Err(end) = serve(stream, &runs, &link) {
-                    leave(end.exit_code());
+                    leave(end.exit_code("worker"));
                 }
             })?;
         }
@@ -36,14 +36,18 @@ impl Streams {
     }
 
     /// Leaves a run to the next thread that is free.
-    pub(crate) fn take(&self, run: Run) -> Result<(), End> {
+    pub(crate) fn take(&self, run: Run) -> Result<(), ServingEnd> {
         // They only stop when the process ends.
-        self.waiting.send(run).map_err(|_| End::Gone)
+        self.waiting.send(run).map_err(|_| ServingEnd::Gone)
     }
 }
 
 /// Until nothing more can come.
-fn serve(mut stream: Box<dyn Stream>, runs: &Mutex<Receiver<Run>>, link: &Link) -> Result<(), End> {
+fn serve(
+    mut stream: Box<dyn Stream>,
+    runs: &Mutex<Receiver<Run>>,
+    link: &WorkerLink,
+) -> Result<(), ServingEnd> {
     loop {
         // Threads that wait for the lock wait for a run as well, so runs are begun in the order in which they came.
         let waiting = locked(runs);

@@ -7,17 +7,17 @@ static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 /// As long as one lives, each heartbeat has a `Waiting` frame behind it.
 #[derive(Debug)]
-pub struct Waiting(());
+pub struct LoadWait(());
 
-impl Waiting {
+impl LoadWait {
     /// From now on.
-    pub fn begin() -> Waiting {
+    pub fn begin() -> LoadWait {
         WAITING.fetch_add(1, Ordering::Relaxed);
-        Waiting(())
+        LoadWait(())
     }
 }
 
-impl Drop for Waiting {
+impl Drop for LoadWait {
     fn drop(&mut self) {
         WAITING.fetch_sub(1, Ordering::Relaxed);
     }

@@ -6,7 +6,7 @@
 
 use orchestra_core::iteration::{Iteration, RowRounds, stretches};
 use orchestra_core::{DType, DeviceKind};
-use orchestra_worker::arena::{RangeError, Rows, WorkerArena};
+use orchestra_worker::arena::{RangeError, RowMemory, WorkerArena};
 use orchestra_worker::engine::{RunError, nanos};
 use orchestra_worker::frames::{Run, RunErrorKind, RunTiming};
 use ort::memory::{AllocationDevice, Allocator, AllocatorType, MemoryInfo, MemoryType};
@@ -37,8 +37,8 @@ struct Place {
 struct Memory {
     /// For so many rows, the two sets: see [`Memory::bind`].
     bound: Option<(usize, [IoBinding; 2])>,
-    inputs: Vec<Rows<*mut u8>>,
-    outputs: Vec<Rows<*mut u8>>,
+    inputs: Vec<RowMemory<*mut u8>>,
+    outputs: Vec<RowMemory<*mut u8>>,
     /// They hold the memory of `inputs` and `outputs`.
     _tensors: Vec<DynTensor>,
     info: MemoryInfo<'static>,
@@ -245,11 +245,11 @@ impl Memory {
         let info = || MemoryInfo::new(place.device.clone(), 0, AllocatorType::Device, MemoryType::Default);
         let allocator = Allocator::new(session, info()?)?;
         let mut tensors = Vec::new();
-        let mut rows_of = |tensor: &RowTensor| -> ort::Result<Rows<*mut u8>> {
+        let mut rows_of = |tensor: &RowTensor| -> ort::Result<RowMemory<*mut u8>> {
             let mut value = DynTensor::new(&allocator, element_type(tensor.dtype), tensor.shape(rows))?;
             let ptr = value.data_ptr_mut().cast::<u8>();
             tensors.push(value);
-            Ok(Rows { ptr, len: tensor.row_bytes * rows })
+            Ok(RowMemory { ptr, len: tensor.row_bytes * rows })
         };
         let inputs = model.inputs.iter().map(&mut rows_of).collect::<ort::Result<_>>()?;
         let outputs = model.outputs.iter().zip(&model.session_outputs);
@@ -278,7 +278,7 @@ impl Memory {
             return Ok(());
         }
         self.bound = None;
-        let value = |tensor: &RowTensor, at: &Rows<*mut u8>| {
+        let value = |tensor: &RowTensor, at: &RowMemory<*mut u8>| {
             // SAFETY: the tensors have room for these rows, and outlive what is bound to them.
             unsafe { value_over(&self.info, tensor, rows, at.ptr, tensor.row_bytes * rows) }
         };

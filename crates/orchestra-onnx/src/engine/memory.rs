@@ -5,7 +5,7 @@ use std::alloc::Layout;
 use std::ptr::NonNull;
 
 use orchestra_core::batch_layout::SPAN_ALIGN;
-use orchestra_worker::arena::Rows;
+use orchestra_worker::arena::RowMemory;
 use orchestra_worker::engine::RunError;
 
 use super::errors;
@@ -35,8 +35,8 @@ impl PrivateRows {
 
     /// All rows of all tensors. Valid until this is dropped.
     pub fn addresses(&self) -> RowAddresses {
-        let input = |block: &Block| Rows { ptr: block.ptr().cast_const(), len: block.len() };
-        let output = |block: &Block| Rows { ptr: block.ptr(), len: block.len() };
+        let input = |block: &Block| RowMemory { ptr: block.ptr().cast_const(), len: block.len() };
+        let output = |block: &Block| RowMemory { ptr: block.ptr(), len: block.len() };
         RowAddresses {
             rows: self.rows,
             inputs: self.inputs.iter().map(input).collect(),

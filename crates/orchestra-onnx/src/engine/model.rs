@@ -3,7 +3,7 @@
 use orchestra_core::batch_layout::{BatchLayout, TensorSpan};
 use orchestra_core::iteration::{Feed, Until};
 use orchestra_core::{DType, Dim, Iteration, Placement, ReadOutput, TensorSpec, Trim};
-use orchestra_worker::arena::{RangeError, Rows, WorkerArena};
+use orchestra_worker::arena::{RangeError, RowMemory, WorkerArena};
 use orchestra_worker::frames::Run;
 use ort::session::Session;
 use ort::value::{Outlet, TensorElementType, ValueType};
@@ -44,9 +44,9 @@ pub struct RowTensor {
 pub struct RowAddresses {
     pub rows: usize,
     /// Inputs, to be read only.
-    pub inputs: Vec<Rows<*const u8>>,
+    pub inputs: Vec<RowMemory<*const u8>>,
     /// Outputs of fixed shape; `None` where the runtime allocates.
-    pub outputs: Vec<Option<Rows<*mut u8>>>,
+    pub outputs: Vec<Option<RowMemory<*mut u8>>>,
     /// Height and width that the rows are trimmed to; `None`: they are whole.
     pub trimmed_to: Option<[i64; 2]>,
 }

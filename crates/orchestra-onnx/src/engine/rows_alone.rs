@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use orchestra_core::model_output::texts;
 use orchestra_core::probing::{Elements, Observed, Pair, Tolerance};
-use orchestra_worker::arena::Rows;
+use orchestra_worker::arena::RowMemory;
 use orchestra_worker::engine::RunError;
 use orchestra_worker::frames::{DynamicOutput, RunErrorKind, RunTiming};
 
@@ -256,7 +256,7 @@ unsafe fn alone(
     let inputs = inputs.map(|(rows, tensor)| {
         // SAFETY: the batch has this row.
         let ptr = unsafe { rows.ptr.add(row * tensor.row_bytes) };
-        Rows { ptr, len: tensor.row_bytes }
+        RowMemory { ptr, len: tensor.row_bytes }
     });
     let one = RowAddresses {
         rows: 1,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use orchestra_core::batch_layout::TensorSpan;
 use orchestra_core::{DeviceKind, Provider, TensorRt};
-use orchestra_worker::Waiting;
+use orchestra_worker::LoadWait;
 use orchestra_worker::frames::Load;
 use ort::ep;
 use ort::ep::ExecutionProviderDispatch;
@@ -57,7 +57,7 @@ fn lock(folder: &Path) -> io::Result<File> {
     match lock.try_lock() {
         Err(TryLockError::WouldBlock) => {
             // The deadline of the load is for what this worker builds itself; the other one has a deadline of its own, and its lock ends with it.
-            let _waiting = Waiting::begin();
+            let _waiting = LoadWait::begin();
             lock.lock()?;
         }
         Err(TryLockError::Error(error)) => return Err(error),

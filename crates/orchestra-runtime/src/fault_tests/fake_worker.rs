@@ -13,7 +13,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use orchestra_core::{BatchId, DType, ErrorClass, WorkerExit};
 use orchestra_worker::BUILD;
-use orchestra_worker::arena::{Rows, SharedMemory, WorkerArena};
+use orchestra_worker::arena::{RowMemory, SharedMemory, WorkerArena};
 use orchestra_worker::frames::{
     DynamicOutput, FromWorker, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker,
 };
@@ -448,7 +448,7 @@ impl Core {
     }
 
     fn items(&self, run: &Run) -> Vec<u64> {
-        let Rows { ptr, len } = self.arena().input_rows(run.slot, 0, run.first_row, run.rows).unwrap();
+        let RowMemory { ptr, len } = self.arena().input_rows(run.slot, 0, run.first_row, run.rows).unwrap();
         // SAFETY: the rows lie in the arena, and the parent leaves them alone until this worker has answered or is gone.
         let bytes = unsafe { std::slice::from_raw_parts(ptr, len) };
         bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]) as u64).collect()
@@ -461,7 +461,7 @@ impl Core {
     /// Writes the outputs of a run, right or wrong, where they have a place in the arena.
     fn write(&self, run: &Run, right: bool) {
         let rows = self.arena().output_rows(run.output_slot, 0, run.first_row, run.rows);
-        let Ok(Rows { ptr, len }) = rows else { return };
+        let Ok(RowMemory { ptr, len }) = rows else { return };
         // SAFETY: the rows lie in the arena, and the parent leaves them alone until this worker has answered or is gone.
         let out = unsafe { std::slice::from_raw_parts_mut(ptr, len) };
         if right { out.copy_from_slice(&self.answers(run)) } else { out.fill(0x5a) }

@@ -61,7 +61,7 @@ fn keep(socket: UnixStream) -> io::Result<()> {
     // It leaves the terminal, and so does the command: Ctrl-C is for orchestra alone.
     setsid()?;
     set_child_subreaper(Some(rustix::process::getpid()))?;
-    let mut link = Link::new(socket)?;
+    let mut link = KeeperLink::new(socket)?;
     match link.reader.read().map_err(io::Error::other)? {
         Some(ToKeeper::Order(order)) => carry_out(link, &order),
         Some(ToKeeper::Stop | ToKeeper::Kill) => Err(io::Error::other("the first message is no order")),
@@ -69,7 +69,7 @@ fn keep(socket: UnixStream) -> io::Result<()> {
     }
 }
 
-fn carry_out(mut link: Link, order: &CommandOrder) -> io::Result<()> {
+fn carry_out(mut link: KeeperLink, order: &CommandOrder) -> io::Result<()> {
     let _claim = match claim(order) {
         Ok(lock) => lock,
         Err(error) => {
@@ -95,7 +95,7 @@ fn carry_out(mut link: Link, order: &CommandOrder) -> io::Result<()> {
         }
     };
     link.tell(&Report::Started(command.group.as_raw_nonzero().get()));
-    let mut kept = Kept::new(command, link, Duration::from_millis(order.grace_ms));
+    let mut kept = KeptCommand::new(command, link, Duration::from_millis(order.grace_ms));
     let ended = kept.run(order.stop_signal)?;
     // Before it is told: so the next start knows of an end that orchestra did not live to note. Where there is no room for it, that is told alone.
     drop(ended.write(&order.end));
@@ -103,19 +103,19 @@ fn carry_out(mut link: Link, order: &CommandOrder) -> io::Result<()> {
     Ok(())
 }
 
-struct Link {
+struct KeeperLink {
     socket: UnixStream,
     reader: FrameReader<UnixStream, ToKeeper>,
     writer: FrameWriter<UnixStream, Report>,
 }
 
-impl Link {
+impl KeeperLink {
     fn new(socket: UnixStream) -> io::Result<Self> {
         let (reader, writer) = (FrameReader::new(socket.try_clone()?), FrameWriter::new(socket.try_clone()?));
         Ok(Self { socket, reader, writer })
     }
 
-    /// Sends a report. An error means that orchestra is gone, which `Kept::listen` learns from the end of the socket.
+    /// Sends a report. An error means that orchestra is gone, which `KeptCommand::listen` learns from the end of the socket.
     fn tell(&mut self, report: &Report) {
         drop(self.socket.set_nonblocking(false));
         drop(self.writer.write(report));
@@ -123,9 +123,9 @@ impl Link {
     }
 }
 
-struct Kept {
+struct KeptCommand {
     command: RunningCommand,
-    link: Link,
+    link: KeeperLink,
     /// Orchestra may still say something; else it is gone.
     listens: bool,
     has_output: bool,
@@ -139,8 +139,8 @@ struct Kept {
     next_reap: Instant,
 }
 
-impl Kept {
-    fn new(command: RunningCommand, link: Link, grace: Duration) -> Self {
+impl KeptCommand {
+    fn new(command: RunningCommand, link: KeeperLink, grace: Duration) -> Self {
         Self {
             command,
             link,
@@ -379,7 +379,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
         FrameWriter::new(ours.try_clone().unwrap()).write(&ToKeeper::Kill).unwrap();
-        let mut kept = Kept::new(command, Link::new(theirs).unwrap(), Duration::from_secs(3600));
+        let mut kept = KeptCommand::new(command, KeeperLink::new(theirs).unwrap(), Duration::from_secs(3600));
         kept.kill_patience = Duration::ZERO;
         let ended = kept.run(libc::SIGTERM).unwrap();
         assert_eq!((ended.code, ended.signal, ended.was_stopped), (None, Some(9), true));

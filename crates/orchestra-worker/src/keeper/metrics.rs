@@ -11,13 +11,13 @@ const TELL_EVERY: Duration = Duration::from_millis(250);
 /// Braces of a line at which objects are looked for: each may have all that follows it parsed.
 const MOST_STARTS: usize = 16;
 
-enum Source {
+enum MetricPattern {
     Key(String),
     Regex(Regex),
 }
 
 pub(crate) struct MetricReader {
-    sources: Vec<Source>,
+    sources: Vec<MetricPattern>,
     has_keys: bool,
     /// Of each source, in the same order.
     read: Vec<(String, MetricValues)>,
@@ -30,14 +30,14 @@ impl MetricReader {
     /// Why an expression cannot be used is a fragment for people.
     pub fn new(order: &[TaskMetric]) -> Result<Self, String> {
         let source = |metric: &TaskMetric| match &metric.regex {
-            None => Ok(Source::Key(metric.name.clone())),
-            Some(text) => {
-                Regex::new(text).map(Source::Regex).map_err(|e| format!("the expression `{text}`: {e}"))
-            }
+            None => Ok(MetricPattern::Key(metric.name.clone())),
+            Some(text) => Regex::new(text)
+                .map(MetricPattern::Regex)
+                .map_err(|e| format!("the expression `{text}`: {e}")),
         };
         let sources = order.iter().map(source).collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
-            has_keys: sources.iter().any(|source| matches!(source, Source::Key(_))),
+            has_keys: sources.iter().any(|source| matches!(source, MetricPattern::Key(_))),
             read: order.iter().map(|metric| (metric.name.clone(), MetricValues::NONE)).collect(),
             sources,
             is_new: false,
@@ -58,9 +58,9 @@ impl MetricReader {
     fn values(&mut self, text: &str, object: Option<&Map<String, Value>>) {
         for (source, (_, values)) in self.sources.iter().zip(&mut self.read) {
             let value = match source {
-                Source::Key(key) => object.and_then(|object| number(object.get(key)?)),
-                Source::Regex(_) if text.is_empty() => None,
-                Source::Regex(regex) => regex
+                MetricPattern::Key(key) => object.and_then(|object| number(object.get(key)?)),
+                MetricPattern::Regex(_) if text.is_empty() => None,
+                MetricPattern::Regex(regex) => regex
                     .captures(text)
                     .and_then(|found| found.iter().skip(1).flatten().next())
                     .and_then(|group| group.as_str().trim().parse().ok()),

@@ -26,7 +26,7 @@ pub(super) struct LoaderChain {
 }
 
 /// The rows of an item that leaves get.
-struct Rows<'c> {
+struct ItemRows<'c> {
     parent: &'c mut Parent,
     leaves: &'c [SentLeaf],
     sends: &'c [SentColumn],
@@ -44,7 +44,7 @@ impl LoaderChain {
         let (mut read, mut read_bytes) = (began, 0);
         let laid = vec![Ok(SentValue::Same); sends.len()];
         let (sent, failed, left_out) = Default::default();
-        let mut rows = Rows { parent, leaves, sends, laid, sent, failed, left_out };
+        let mut rows = ItemRows { parent, leaves, sends, laid, sent, failed, left_out };
         let done = catch_unwind(AssertUnwindSafe(|| {
             let fetched = run.fetch(locator);
             read = Instant::now();
@@ -64,7 +64,7 @@ impl LoaderChain {
             let error = "internal error while the item was loaded; this is a bug".to_owned();
             Err(Refusal { kind: FailureKind::Read, error })
         });
-        let Rows { parent, sent, failed, left_out, .. } = rows;
+        let ItemRows { parent, sent, failed, left_out, .. } = rows;
         let failed = done.map_err(|refusal| (None, refused(refusal))).err().or(failed);
         let rows = failed.map_or(Ok(sent), Err);
         let counts = std::mem::take(&mut runs.counts).into_vec();
@@ -74,7 +74,7 @@ impl LoaderChain {
     }
 }
 
-impl Rows<'_> {
+impl ItemRows<'_> {
     /// Lays those columns of a row into the ring that leaves read, also if no leaf gets the row after all: a picture is decoded whole before maps ask for less of it.
     fn lay(&mut self, at: Option<usize>, row: &[Value<'_>]) {
         for (column, laid) in self.sends.iter().zip(&mut self.laid).filter(|(column, _)| column.at == at) {
@@ -84,7 +84,7 @@ impl Rows<'_> {
     }
 }
 
-impl Leaves for Rows<'_> {
+impl Leaves for ItemRows<'_> {
     fn made(&mut self, at: usize, _: StageId, row: &[Value<'_>]) {
         self.lay(Some(at), row);
     }

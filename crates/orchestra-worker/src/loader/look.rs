@@ -10,8 +10,9 @@ use orchestra_core::ErrorClass;
 use orchestra_store::{Expand, FileKinds, Found, ListError};
 
 use super::events::{FoundBlock, FromLoader, LookError, LookSpec, ToLoader};
-use super::parent::End;
 use crate::codec::{FrameReader, FrameWriter};
+use crate::exit_codes::EXIT_LOAD_FAILED;
+use crate::link::ServingEnd;
 use crate::load_error::LoadError;
 use crate::sandbox::Sandbox;
 
@@ -25,10 +26,10 @@ pub(super) fn serve(
     reader: &mut FrameReader<UnixStream, ToLoader>,
     writer: &mut FrameWriter<UnixStream, FromLoader>,
     kinds: &dyn FileKinds,
-) -> Result<(), End> {
+) -> Result<(), ServingEnd> {
     if let Err(LoadError { class, error }) = confine(spec) {
         writer.write(&FromLoader::Refused { class, error })?;
-        return Err(End::Refused);
+        return Err(ServingEnd::Code(EXIT_LOAD_FAILED));
     }
     writer.write(&FromLoader::Ready)?;
     let lister = kinds.expand(&spec.look);
@@ -40,7 +41,7 @@ pub(super) fn serve(
                     let error =
                         format!("the program of the loader knows no files of kind `{}`", spec.look.kind);
                     writer.write(&FromLoader::Refused { class: ErrorClass::Permanent, error })?;
-                    return Err(End::Refused);
+                    return Err(ServingEnd::Code(EXIT_LOAD_FAILED));
                 };
                 let listed = list(lister, known, file, writer)?;
                 writer.write(&FromLoader::Listed(listed))?;
@@ -51,9 +52,9 @@ pub(super) fn serve(
                 writer.write(&FromLoader::Described(answer))?;
             }
             Some(ToLoader::Load(_) | ToLoader::Look(_) | ToLoader::Items { .. }) => {
-                return Err(End::Protocol("a frame for a loader of items".to_owned()));
+                return Err(ServingEnd::protocol("a frame for a loader of items"));
             }
-            None => return Err(End::Gone),
+            None => return Err(ServingEnd::Gone),
         }
     }
 }
@@ -77,7 +78,7 @@ fn list(
     known: Option<u64>,
     file: &Path,
     writer: &mut FrameWriter<UnixStream, FromLoader>,
-) -> Result<Result<(), LookError>, End> {
+) -> Result<Result<(), LookError>, ServingEnd> {
     let (mut block, mut sent_at, mut end) = (FoundBlock::default(), Instant::now(), None);
     let listed = lister.expand_unless(known, file, &mut |found| {
         block.add(file, found)?;

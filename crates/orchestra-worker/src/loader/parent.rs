@@ -8,34 +8,18 @@ use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
 
 use super::events::{FromLoader, ItemAnswer, ToLoader};
-use super::region::{Mark, Ring};
-use crate::codec::{CodecError, FrameReader, FrameWriter};
+use super::region::{Ring, RingMark};
+use crate::codec::{FrameReader, FrameWriter};
 use crate::engine::nanos;
+use crate::link::ServingEnd;
 
 /// What is done is sent at least so often, so that small items share a frame and large ones do not wait.
 const SEND_EVERY: Duration = Duration::from_millis(1);
 /// Or when there are so many rows.
 const SEND_AT: usize = 1024;
 
-/// Why a loader ends.
-pub(super) enum End {
-    Gone,
-    /// A frame that was sent says why.
-    Refused,
-    Protocol(String),
-}
-
 /// The parent is gone, or what it sent makes no sense.
 struct Gone;
-
-impl From<CodecError> for End {
-    fn from(error: CodecError) -> Self {
-        match error {
-            CodecError::Gone | CodecError::Truncated { .. } => End::Gone,
-            other => End::Protocol(other.to_string()),
-        }
-    }
-}
 
 /// The parent, as this process sees it.
 pub(super) struct Parent {
@@ -50,10 +34,10 @@ pub(super) struct Parent {
     /// Rows in them, and such as there are none of.
     n_rows: usize,
     /// Where their values end.
-    answers_end: Mark,
+    answers_end: RingMark,
     sent_at: Instant,
     /// Why there are no more items.
-    pub end: Option<End>,
+    pub end: Option<ServingEnd>,
 }
 
 impl Parent {
@@ -97,14 +81,14 @@ impl Parent {
     }
 
     fn receive(&mut self) -> Result<(), Gone> {
-        let received = self.reader.read().map_err(End::from).and_then(|frame| match frame {
+        let received = self.reader.read().map_err(ServingEnd::from).and_then(|frame| match frame {
             Some(ToLoader::Items { frames_done, text, ends }) => {
                 self.ring.frames_done(usize::try_from(frames_done).unwrap_or(usize::MAX));
                 let mut begin = 0;
                 for end in ends.into_iter().map(|end| end as usize) {
                     let item = text
                         .get(begin..end)
-                        .ok_or_else(|| End::Protocol("locators outside of their frame".into()))?;
+                        .ok_or_else(|| ServingEnd::protocol("locators outside of their frame"))?;
                     self.items.push_back(item.to_vec());
                     begin = end;
                 }
@@ -112,8 +96,8 @@ impl Parent {
             }
             Some(
                 ToLoader::Load(_) | ToLoader::Look(_) | ToLoader::List { .. } | ToLoader::Describe { .. },
-            ) => Err(End::Protocol("a frame that is none of `Items`".into())),
-            None => Err(End::Gone),
+            ) => Err(ServingEnd::protocol("a frame that is none of `Items`")),
+            None => Err(ServingEnd::Gone),
         });
         received.map_err(|end| {
             self.end = Some(end);

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::mapping::{Mapping, Pages, SharedBytes, checked, seal, shared_memory};
+use crate::mapping::{Mapping, Prefault, SharedBytes, checked, seal, shared_memory};
 
 /// Where values begin.
 const HEADER: usize = 4096;
@@ -34,7 +34,7 @@ impl LoaderRegion {
         let len = HEADER + len.next_multiple_of(HEADER);
         let file = shared_memory("orchestra-loader", len)?;
         seal(&file)?;
-        let map = Mapping::read_only(&file, len, Pages::WhenTouched)?;
+        let map = Mapping::read_only(&file, len, Prefault::WhenTouched)?;
         Ok(Self { file, map, len })
     }
 
@@ -60,7 +60,7 @@ impl LoaderRegion {
 
 /// A moment in the life of a ring: the values that were taken before it, and where the next one lies if there is room behind them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Mark {
+pub(super) struct RingMark {
     at: usize,
     taken: u64,
 }
@@ -75,7 +75,7 @@ pub(super) struct Ring {
     /// Values that were taken in all.
     taken: u64,
     /// Where the values of each frame that was sent end, oldest first; `None`: it has none.
-    sent: VecDeque<Option<Mark>>,
+    sent: VecDeque<Option<RingMark>>,
     /// The end of the last of them, in values.
     sent_to: u64,
     /// Where what is in use begins; `None`: nothing is.
@@ -92,7 +92,7 @@ pub(super) struct Ring {
 impl Ring {
     pub fn map(fd: OwnedFd, len: u64) -> io::Result<Self> {
         let len = HEADER + usize::try_from(len).unwrap_or(usize::MAX - HEADER).next_multiple_of(HEADER);
-        let map = Mapping::writable(&checked(fd, len, "region")?, len, Pages::WhenTouched)?;
+        let map = Mapping::writable(&checked(fd, len, "region")?, len, Prefault::WhenTouched)?;
         Ok(Self {
             map,
             len,
@@ -176,12 +176,12 @@ impl Ring {
     }
 
     /// The end of what was taken so far.
-    pub fn mark(&self) -> Mark {
-        Mark { at: self.head, taken: self.taken }
+    pub fn mark(&self) -> RingMark {
+        RingMark { at: self.head, taken: self.taken }
     }
 
     /// All that was taken before `end`, and is in no frame yet, goes with this one.
-    pub fn frame_sent(&mut self, end: Mark) {
+    pub fn frame_sent(&mut self, end: RingMark) {
         self.sent.push_back((end.taken != self.sent_to).then_some(end));
         self.sent_to = end.taken;
     }

@@ -13,11 +13,12 @@ use orchestra_store::FileKinds;
 use super::events::{ChainSpec, FromLoader, LOADER_PROTOCOL, ToLoader};
 use super::item::LoaderChain;
 use super::look;
-use super::parent::{End, Parent};
+use super::parent::Parent;
 use super::region::Ring;
 use crate::BUILD;
 use crate::codec::{FrameReader, FrameWriter};
-use crate::exit_codes::{EXIT_LOAD_FAILED, EXIT_PROTOCOL};
+use crate::exit_codes::EXIT_LOAD_FAILED;
+use crate::link::ServingEnd;
 use crate::load_error::LoadError;
 use crate::sandbox::Sandbox;
 
@@ -28,18 +29,11 @@ impl<T: Registry + FileKinds> LoaderKinds for T {}
 
 /// Loads items for the parent, or looks into files for it, until it hangs up. Returns the exit code.
 pub fn run_loader(socket: &UnixStream, region: OwnedFd, kinds: &dyn LoaderKinds) -> i32 {
-    match serve(socket, region, kinds) {
-        Ok(()) | Err(End::Gone) => 0,
-        Err(End::Refused) => EXIT_LOAD_FAILED,
-        Err(End::Protocol(what)) => {
-            eprintln!("loader: protocol error: {what}");
-            EXIT_PROTOCOL
-        }
-    }
+    serve(socket, region, kinds).map_or_else(|end| end.exit_code("loader"), |()| 0)
 }
 
-fn serve(socket: &UnixStream, region: OwnedFd, kinds: &dyn LoaderKinds) -> Result<(), End> {
-    let clone = || socket.try_clone().map_err(|e| End::Protocol(e.to_string()));
+fn serve(socket: &UnixStream, region: OwnedFd, kinds: &dyn LoaderKinds) -> Result<(), ServingEnd> {
+    let clone = || socket.try_clone().map_err(ServingEnd::protocol);
     let mut reader: FrameReader<UnixStream, ToLoader> = FrameReader::new(clone()?);
     let mut writer: FrameWriter<UnixStream, FromLoader> = FrameWriter::new(clone()?);
     writer.write(&FromLoader::Hello { protocol: LOADER_PROTOCOL, build: BUILD.to_owned() })?;
@@ -47,9 +41,9 @@ fn serve(socket: &UnixStream, region: OwnedFd, kinds: &dyn LoaderKinds) -> Resul
         Some(ToLoader::Load(load)) => load,
         Some(ToLoader::Look(spec)) => return look::serve(&spec, &mut reader, &mut writer, kinds),
         Some(ToLoader::Items { .. } | ToLoader::List { .. } | ToLoader::Describe { .. }) => {
-            return Err(End::Protocol("the first frame is neither `Load` nor `Look`".to_owned()));
+            return Err(ServingEnd::protocol("the first frame is neither `Load` nor `Look`"));
         }
-        None => return Err(End::Gone),
+        None => return Err(ServingEnd::Gone),
     };
     let has_all_room = load.region_bytes >= load.most_region_bytes;
     let ready = ready(*load, region, kinds);
@@ -57,7 +51,7 @@ fn serve(socket: &UnixStream, region: OwnedFd, kinds: &dyn LoaderKinds) -> Resul
         Ok(ready) => ready,
         Err(LoadError { class, error }) => {
             writer.write(&FromLoader::Refused { class, error })?;
-            return Err(End::Refused);
+            return Err(ServingEnd::Code(EXIT_LOAD_FAILED));
         }
     };
     writer.write(&FromLoader::Ready)?;
@@ -65,7 +59,7 @@ fn serve(socket: &UnixStream, region: OwnedFd, kinds: &dyn LoaderKinds) -> Resul
     while let Some(item) = parent.next_item() {
         chain.item(&item, &mut parent);
     }
-    Err(parent.end.unwrap_or(End::Gone))
+    Err(parent.end.unwrap_or(ServingEnd::Gone))
 }
 
 /// Confines the process and makes the chain.

@@ -145,7 +145,7 @@ impl Parent {
 #[test]
 fn a_load_that_waits_for_another_process_says_so_with_each_heartbeat() {
     let mut parent = start(Ok(())).loaded();
-    let waiting = orchestra_worker::Waiting::begin();
+    let waiting = orchestra_worker::LoadWait::begin();
     for _ in 0..2 {
         while parent.reader.read().unwrap() != Some(FromWorker::Waiting) {}
     }
