@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::anyhow;
-use orchestra::plan::{Holds, ModelOutput, OutputDim, format_bytes};
+use orchestra::plan::{ModelOutput, OutputDim, OutputType, format_bytes};
 use orchestra::{ModelError, ModelFile, Recognised, TensorSpec};
 use serde_json::json;
 
@@ -48,9 +48,9 @@ fn in_json(
     };
     let output = |output: &ModelOutput| {
         let dtype = match &output.holds {
-            Holds::Tensor(dtype) => dtype.name(),
-            Holds::Text => "text",
-            Holds::Other(what) => what,
+            OutputType::Tensor(dtype) => dtype.name(),
+            OutputType::Text => "text",
+            OutputType::Other(what) => what,
         };
         let fixed = |dim: &OutputDim| match dim {
             OutputDim::Fixed(n) => Some(*n),

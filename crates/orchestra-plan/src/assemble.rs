@@ -11,7 +11,7 @@ use crate::diagnostics::Reported;
 use crate::fingerprint::fingerprint;
 use crate::host::MachineView;
 use crate::memory::{LOADER_BYTES, SlotMemory, fewer_loaders};
-use crate::near_cores::{Placed, near};
+use crate::near_cores::{PlacedDevice, near};
 use crate::pipelines::{Pipelines, loader_threads};
 use crate::place::of_shares;
 use crate::plan::{
@@ -105,10 +105,10 @@ fn sink_plan(node: &SinkNode, pipelines: &Pipelines) -> Option<SinkPlan> {
 }
 
 /// A device, with the threads of all workers on it.
-fn placed<'a>(stages: &[StagePlan], at: usize, device: &'a Device) -> Placed<'a> {
+fn placed<'a>(stages: &[StagePlan], at: usize, device: &'a Device) -> PlacedDevice<'a> {
     let workers = stages.iter().filter_map(StagePlan::batch).flat_map(|batch| &batch.workers);
     let threads = workers.filter(|w| w.device.index() == at).map(|w| w.count * w.threads).sum();
-    Placed { device, threads }
+    PlacedDevice { device, threads }
 }
 
 /// Names of a manifest may repeat; those of what is found on the disk do not.

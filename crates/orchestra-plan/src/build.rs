@@ -140,7 +140,7 @@ fn expand_tasks(
     devices: Option<&Devices<'_>>,
     cx: &mut Cx<'_>,
 ) -> Result<TasksPlan, Reported> {
-    let around = tasks::Surroundings {
+    let around = tasks::TaskContext {
         devices: &devices.map(Devices::for_commands).unwrap_or_default(),
         headroom: workflow.devices.headroom,
         slots: workflow.devices.slots,

@@ -10,7 +10,7 @@ use crate::diagnostics::{Diagnostic, Diagnostics, Span};
 use crate::key::Key;
 use crate::nearest::{list, suggestion};
 use crate::removed_keys;
-use crate::tree::{Entry, Node, Table, Value};
+use crate::tree::{Table, Toml, TomlEntry, TomlNode};
 
 /// A value and its place.
 #[derive(Debug, Clone, PartialEq)]
@@ -98,17 +98,17 @@ impl<'a, 'd> Fields<'a, 'd> {
             return Vec::new();
         };
         match &entry.node.value {
-            Value::Array(items) if items.is_empty() => {
+            Toml::Array(items) if items.is_empty() => {
                 self.bad(key, self.span, "names nothing");
                 Vec::new()
             }
-            Value::String(_) => self.string(key).into_iter().collect(),
+            Toml::String(_) => self.string(key).into_iter().collect(),
             _ => self.strings(key).unwrap_or_default(),
         }
     }
 
     /// The entry of a key, as written.
-    pub fn entry(&self, key: &str) -> Option<&'a Entry> {
+    pub fn entry(&self, key: &str) -> Option<&'a TomlEntry> {
         self.table.get(key)
     }
 
@@ -119,7 +119,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// Reports a value of the wrong type.
-    pub fn wrong(&mut self, key: &str, node: &Node, expected: &str) -> &mut Diagnostic {
+    pub fn wrong(&mut self, key: &str, node: &TomlNode, expected: &str) -> &mut Diagnostic {
         let message = format!("`{key}` of {} must be {expected}", self.what);
         self.diags.error(node.span, message).label(format!("found {}", node.found()))
     }
@@ -134,11 +134,11 @@ impl<'a, 'd> Fields<'a, 'd> {
     pub fn string(&mut self, key: &str) -> Option<At<String>> {
         let node = &self.entry(key)?.node;
         match &node.value {
-            Value::String(s) if s.trim().is_empty() => {
+            Toml::String(s) if s.trim().is_empty() => {
                 self.bad(key, node.span, "is empty");
                 None
             }
-            Value::String(s) => Some(At::new(s.clone(), node.span)),
+            Toml::String(s) => Some(At::new(s.clone(), node.span)),
             _ => {
                 self.wrong(key, node, "a string");
                 None
@@ -165,8 +165,8 @@ impl<'a, 'd> Fields<'a, 'd> {
     pub fn strings(&mut self, key: &str) -> Option<Vec<At<String>>> {
         let node = &self.entry(key)?.node;
         match &node.value {
-            Value::String(s) => Some(vec![At::new(s.clone(), node.span)]),
-            Value::Array(items) => items.iter().map(|n| self.string_in(key, n)).collect(),
+            Toml::String(s) => Some(vec![At::new(s.clone(), node.span)]),
+            Toml::Array(items) => items.iter().map(|n| self.string_in(key, n)).collect(),
             _ => {
                 self.wrong(key, node, "a string or a list of strings");
                 None
@@ -178,7 +178,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     /// one, and what each entry is to be.
     pub fn texts(&mut self, key: &str, [table_of, empty, each]: [&str; 3]) -> Option<NamedTexts> {
         let node = &self.entry(key)?.node;
-        let Value::Table(table) = &node.value else {
+        let Toml::Table(table) = &node.value else {
             self.wrong(key, node, table_of);
             return None;
         };
@@ -187,16 +187,16 @@ impl<'a, 'd> Fields<'a, 'd> {
             return None;
         }
         let mut texts = Some(Vec::new());
-        for Entry { key: name, key_span, node } in &table.entries {
+        for TomlEntry { key: name, key_span, node } in &table.entries {
             let below = format!("{key}.{name}");
             match &node.value {
-                Value::String(_) if name.trim().is_empty() => {
+                Toml::String(_) if name.trim().is_empty() => {
                     self.bad(key, *key_span, "has an entry without a name");
                 }
-                Value::String(text) if text.trim().is_empty() => {
+                Toml::String(text) if text.trim().is_empty() => {
                     self.bad(&below, node.span, "is empty");
                 }
-                Value::String(text) => {
+                Toml::String(text) => {
                     let named = (At::new(name.clone(), *key_span), At::new(text.clone(), node.span));
                     texts.iter_mut().for_each(|texts| texts.push(named.clone()));
                     continue;
@@ -208,9 +208,9 @@ impl<'a, 'd> Fields<'a, 'd> {
         texts.map(NamedTexts)
     }
 
-    fn string_in(&mut self, key: &str, node: &Node) -> Option<At<String>> {
+    fn string_in(&mut self, key: &str, node: &TomlNode) -> Option<At<String>> {
         match &node.value {
-            Value::String(s) => Some(At::new(s.clone(), node.span)),
+            Toml::String(s) => Some(At::new(s.clone(), node.span)),
             _ => {
                 self.wrong(key, node, "a string or a list of strings");
                 None
@@ -227,7 +227,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     /// An integer whose bounds depend on something else that the file says.
     pub(crate) fn integer_within(&mut self, key: &str, range: RangeInclusive<u64>) -> Option<At<u64>> {
         let node = &self.entry(key)?.node;
-        let Value::Integer(n) = node.value else {
+        let Toml::Integer(n) = node.value else {
             self.wrong(key, node, &format!("an integer from {} to {}", range.start(), range.end()));
             return None;
         };
@@ -244,7 +244,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     /// A whole number of either sign.
     pub(crate) fn whole_number(&mut self, key: &str) -> Option<i64> {
         let node = &self.entry(key)?.node;
-        let Value::Integer(n) = node.value else {
+        let Toml::Integer(n) = node.value else {
             self.wrong(key, node, "a whole number");
             return None;
         };
@@ -255,7 +255,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     pub fn boolean(&mut self, key: &str) -> Option<bool> {
         let node = &self.entry(key)?.node;
         match node.value {
-            Value::Boolean(b) => Some(b),
+            Toml::Boolean(b) => Some(b),
             _ => {
                 self.wrong(key, node, "true or false");
                 None
@@ -265,21 +265,21 @@ impl<'a, 'd> Fields<'a, 'd> {
 
     pub fn numbers(&mut self, key: &str) -> Option<At<Vec<f64>>> {
         let node = &self.entry(key)?.node;
-        let one = |node: &Node| match node.value {
-            Value::Integer(n) if n as f64 as i128 == i128::from(n) => Some(n as f64),
+        let one = |node: &TomlNode| match node.value {
+            Toml::Integer(n) if n as f64 as i128 == i128::from(n) => Some(n as f64),
             // They end as f32.
-            Value::Float(n) if n.abs() <= f64::from(f32::MAX) => Some(n),
+            Toml::Float(n) if n.abs() <= f64::from(f32::MAX) => Some(n),
             _ => None,
         };
         let numbers = match &node.value {
-            Value::Array(items) => items.iter().map(one).collect(),
+            Toml::Array(items) => items.iter().map(one).collect(),
             _ => one(node).map(|n| vec![n]),
         };
         if numbers.is_none() {
             let all =
-                if let Value::Array(items) = &node.value { &items[..] } else { std::slice::from_ref(node) };
+                if let Toml::Array(items) = &node.value { &items[..] } else { std::slice::from_ref(node) };
             let rounded = all.iter().find_map(|node| match node.value {
-                Value::Integer(n) if n as f64 as i128 != i128::from(n) => Some(n),
+                Toml::Integer(n) if n as f64 as i128 != i128::from(n) => Some(n),
                 _ => None,
             });
             if let Some(n) = rounded {
@@ -312,7 +312,7 @@ impl<'a, 'd> Fields<'a, 'd> {
 
     pub fn duration(&mut self, key: &str) -> Option<Duration> {
         let node = &self.entry(key)?.node;
-        let Value::String(text) = &node.value else {
+        let Toml::String(text) = &node.value else {
             self.wrong(key, node, "a duration in quotes, for example \"500ms\" or \"2m\"");
             return None;
         };
@@ -330,8 +330,8 @@ impl<'a, 'd> Fields<'a, 'd> {
     pub fn bytes(&mut self, key: &str) -> Option<At<u64>> {
         let node = &self.entry(key)?.node;
         let bytes = match &node.value {
-            Value::Integer(n) => u64::try_from(*n).ok(),
-            Value::String(text) => parse_bytes(text),
+            Toml::Integer(n) => u64::try_from(*n).ok(),
+            Toml::String(text) => parse_bytes(text),
             _ => {
                 self.wrong(key, node, "an amount of memory, for example \"4GiB\"");
                 return None;
@@ -353,7 +353,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         );
         let node = &self.entry(key)?.node;
         let names = T::WORDS.iter().map(|word| word.text);
-        let Value::String(text) = &node.value else {
+        let Toml::String(text) = &node.value else {
             let expected = format!("one of {}", list(names));
             self.wrong(key, node, &expected);
             return None;
@@ -393,7 +393,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     /// The table under `key`, which may hold `keys`, and where it is named.
     fn table_under(&mut self, key: &str, keys: &[Key]) -> Option<(&'a Table, Span)> {
         let entry = self.entry(key)?;
-        let Value::Table(table) = &entry.node.value else {
+        let Toml::Table(table) = &entry.node.value else {
             let names: Vec<_> = keys.iter().map(|key| key.name).collect();
             let expected = format!("a table: {key} = {{ {} = .. }}", names.join(" = .., "));
             self.wrong(key, &entry.node, &expected);

@@ -17,7 +17,7 @@ use crate::workflow::{Link, StageNode, Workflow};
 pub(crate) fn resolve(workflow: &mut Workflow, cx: &mut Cx<'_>) {
     find_failure_sinks(workflow, cx);
     resolve_models(workflow, cx);
-    Names::of(workflow, cx).resolve(workflow, cx);
+    OriginNames::of(workflow, cx).resolve(workflow, cx);
     let order = order(&workflow.stages, cx);
     report_unused(workflow, cx);
     sort(workflow, order);
@@ -69,12 +69,12 @@ fn resolve_models(workflow: &mut Workflow, cx: &mut Cx<'_>) {
 }
 
 /// What can be read from.
-struct Names {
+struct OriginNames {
     all: Vec<String>,
     places: HashMap<String, Origin>,
 }
 
-impl Names {
+impl OriginNames {
     fn of(workflow: &Workflow, cx: &mut Cx<'_>) -> Self {
         // Tables are no more than ids.
         let sources = (0..).map(SourceId).map(Origin::Source).zip(&workflow.sources);
@@ -131,7 +131,7 @@ impl Names {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mark {
+enum VisitMark {
     New,
     OnPath,
     Done,
@@ -140,13 +140,13 @@ enum Mark {
 
 /// Depth-first order; each cycle is reported with its path.
 fn order(stages: &[StageNode], cx: &mut Cx<'_>) -> Vec<usize> {
-    let mut marks = vec![Mark::New; stages.len()];
+    let mut marks = vec![VisitMark::New; stages.len()];
     let mut order = Vec::new();
     for start in 0..stages.len() {
-        if marks[start] != Mark::New {
+        if marks[start] != VisitMark::New {
             continue;
         }
-        marks[start] = Mark::OnPath;
+        marks[start] = VisitMark::OnPath;
         // An explicit stack: a chain in the file may be longer than ours.
         let mut path = vec![(start, 0)];
         while let Some((stage, next)) = path.last_mut() {
@@ -154,24 +154,24 @@ fn order(stages: &[StageNode], cx: &mut Cx<'_>) -> Vec<usize> {
             *next += 1;
             match link {
                 None => {
-                    if marks[stage] == Mark::OnPath {
-                        marks[stage] = Mark::Done;
+                    if marks[stage] == VisitMark::OnPath {
+                        marks[stage] = VisitMark::Done;
                         order.push(stage);
                     }
                     path.pop();
                 }
                 Some(Some(Link { target: Origin::Stage(up), span, .. })) => match marks[up.index()] {
-                    Mark::New => {
-                        marks[up.index()] = Mark::OnPath;
+                    VisitMark::New => {
+                        marks[up.index()] = VisitMark::OnPath;
                         path.push((up.index(), 0));
                     }
-                    Mark::OnPath => {
+                    VisitMark::OnPath => {
                         let from = path.iter().position(|(s, _)| *s == up.index()).unwrap_or(0);
                         let cycle: Vec<usize> = path[from..].iter().map(|(s, _)| *s).collect();
                         report_cycle(stages, &cycle, *span, cx);
-                        cycle.iter().for_each(|s| marks[*s] = Mark::OnCycle);
+                        cycle.iter().for_each(|s| marks[*s] = VisitMark::OnCycle);
                     }
-                    Mark::Done | Mark::OnCycle => {}
+                    VisitMark::Done | VisitMark::OnCycle => {}
                 },
                 Some(_) => {}
             }

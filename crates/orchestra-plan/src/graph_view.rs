@@ -28,14 +28,14 @@ pub struct PipelineView {
     /// The name of its first source.
     pub name: String,
     /// Sources, then stages, then sinks; each behind everything that it reads from.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<GraphNode>,
     /// At most one from one node to another.
     pub edges: Vec<Edge>,
 }
 
 /// A source, a stage or a sink.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Node {
+pub struct GraphNode {
     pub shape: NodeKind,
     /// The word for it: `kind` of a stage, `source` or `sink`.
     pub kind: String,
@@ -74,7 +74,7 @@ pub struct Edge {
 
 impl GraphView {
     pub fn new(plan: &Plan) -> Self {
-        let pipelines = plan.pipelines.iter().map(|p| Builder::new(plan, p).build()).collect();
+        let pipelines = plan.pipelines.iter().map(|p| ViewBuilder::new(plan, p).build()).collect();
         Self { name: plan.name.clone(), pipelines }
     }
 
@@ -84,7 +84,7 @@ impl GraphView {
     }
 }
 
-struct Builder<'a> {
+struct ViewBuilder<'a> {
     plan: &'a Plan,
     pipeline: &'a PipelinePlan,
     /// The stages of the file: edges lead past the joins.
@@ -92,7 +92,7 @@ struct Builder<'a> {
     edges: Vec<Edge>,
 }
 
-impl<'a> Builder<'a> {
+impl<'a> ViewBuilder<'a> {
     fn new(plan: &'a Plan, pipeline: &'a PipelinePlan) -> Self {
         let of_file = |stage: &StageId| !plan.stages[stage.index()].is_join();
         let stages = pipeline.stages.iter().copied().filter(of_file).collect();
@@ -131,7 +131,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The node of a stage at the place `to`; adds the edges into it.
-    fn stage_node(&mut self, to: usize, stage: &StagePlan) -> Node {
+    fn stage_node(&mut self, to: usize, stage: &StagePlan) -> GraphNode {
         let (shape, details, devices) = match &stage.runs {
             Shape::Batch(batch) => {
                 let mut details = vec![format!("model {}", self.plan.models[batch.model.index()].name)];
@@ -155,7 +155,7 @@ impl<'a> Builder<'a> {
             self.edge(from, to, None);
         }
         let kind = stage.kind.clone();
-        Node { shape, kind, name: stage.name.clone(), details, devices }
+        GraphNode { shape, kind, name: stage.name.clone(), details, devices }
     }
 
     /// The edge of a column into a stage. It carries a name where it could be mistaken for another.
@@ -196,8 +196,8 @@ impl<'a> Builder<'a> {
     }
 }
 
-fn node(shape: NodeKind, kind: &str, name: &str, details: Vec<String>) -> Node {
-    Node { shape, kind: kind.to_owned(), name: name.to_owned(), details, devices: Vec::new() }
+fn node(shape: NodeKind, kind: &str, name: &str, details: Vec<String>) -> GraphNode {
+    GraphNode { shape, kind: kind.to_owned(), name: name.to_owned(), details, devices: Vec::new() }
 }
 
 /// The tensors among some columns, as they lie in a slot.

@@ -60,7 +60,7 @@ pub use describe::{describe, items_in_words};
 pub use diagnostics::{Cause, Diagnostic, Diagnostics, RenderStyle, Reported, Severity, Span};
 pub use fields::{At, Fields, NamedTexts, Upstreams};
 pub use files::{FileKind, Files, LookRequest};
-pub use graph_view::{Edge, GraphView, Node, NodeKind, PipelineView};
+pub use graph_view::{Edge, GraphNode, GraphView, NodeKind, PipelineView};
 pub use host::{
     AskProgram, DeviceView, FindCompilers, FindTaskHistory, Host, LookInto, MachineView, NodeView,
     ProbeModel, ProbeRequest, RealHost,
@@ -78,14 +78,14 @@ pub use models::{MAX_BATCH, read_labels, read_text};
 pub use nearest::{list, toml_key};
 pub use onnx::read_model;
 pub use orchestra_core::{Choice, Word, choices as declare_choices};
-pub use outputs::{Holds, ModelOutput, OutputDim, UnreadableOutput};
+pub use outputs::{ModelOutput, OutputDim, OutputType, UnreadableOutput};
 pub use part_names::{PartFilesPlan, part_number};
 pub use plan::{
     BEST_FOLDER, BETWEEN_COMMITS, BatchPlan, BestOf, BestValue, BucketPlan, ColumnRef, DeviceMemory,
-    DevicePlan, FilesPlan, FoldPlan, Growth, JoinWay, KnownItems, LEAST_LOADER_BYTES, LatePlan, Limits,
-    LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, RecordsPerItem,
-    Recycle, Shape, SinkPlan, SourcePlan, StagePlan, TASKS_FOLDER, TaskGpu, TaskHistory, TaskMetric,
-    TaskPlan, TasksPlan, TelemetryPlan, WorkerPlan,
+    DevicePlan, FilesPlan, FoldPlan, JoinWay, KnownItems, LEAST_LOADER_BYTES, LatePlan, Limits, LogFormat,
+    MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, RecordsPerItem, Recycle,
+    Shape, SinkPlan, SourcePlan, StagePlan, TASKS_FOLDER, TaskGpu, TaskHistory, TaskMetric, TaskPlan,
+    TasksPlan, TelemetryPlan, WorkerGrowth, WorkerPlan,
 };
 pub use schema::workflow_schema;
 pub use serde_json::Value as Json;

@@ -4,7 +4,7 @@ use crate::diagnostics::Diagnostics;
 use crate::fields::Fields;
 use crate::host::{DeviceView, MachineView, NodeView};
 use crate::key::{Key, key};
-use crate::tree::{self, Value};
+use crate::tree::{self, Toml};
 
 /// Reads a machine description:
 ///
@@ -77,12 +77,12 @@ fn nodes(n: u32, cores: usize) -> Vec<NodeView> {
 fn devices(f: &mut Fields<'_, '_>, n_nodes: u32) -> Vec<DeviceView> {
     let Some(entry) = f.entry("devices") else { return Vec::new() };
     let mut found = Vec::new();
-    let Value::Array(items) = &entry.node.value else {
+    let Toml::Array(items) = &entry.node.value else {
         f.wrong("devices", &entry.node, "a list of tables: [[devices]]");
         return found;
     };
     for item in items {
-        let Value::Table(table) = &item.value else {
+        let Toml::Table(table) = &item.value else {
             f.wrong("devices", item, "a list of tables: [[devices]]");
             continue;
         };

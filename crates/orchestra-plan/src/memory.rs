@@ -10,7 +10,7 @@ use crate::devices::{Device, is_on_cuda};
 use crate::diagnostics::{Reported, Span};
 use crate::fields::At;
 use crate::host::MachineView;
-use crate::plan::{Growth, LEAST_LOADER_BYTES, Plan, StagePlan, WorkerPlan};
+use crate::plan::{LEAST_LOADER_BYTES, Plan, StagePlan, WorkerGrowth, WorkerPlan};
 use crate::slots::{SlotDemand, SlotError, allot, ready_batches};
 use crate::workflow::{StageNode, Workflow};
 
@@ -165,7 +165,7 @@ fn cut_growth(workers: &mut [WorkerPlan], slots: usize) {
             return;
         };
         largest.growth =
-            largest.growth.map(|g| Growth { most: g.most - 1, ..g }).filter(|g| g.most > largest.count);
+            largest.growth.map(|g| WorkerGrowth { most: g.most - 1, ..g }).filter(|g| g.most > largest.count);
     }
 }
 

@@ -6,7 +6,7 @@ use std::io;
 use orchestra_core::{Dim, TensorSpec};
 use thiserror::Error;
 
-use crate::outputs::{Batches, ModelOutput, Standing, UnreadableOutput};
+use crate::outputs::{ModelOutput, ReaderBatches, RowStanding, UnreadableOutput};
 
 /// A model file, read but not loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,10 +56,10 @@ impl Signature {
     /// Whether each output has a row for each item, by what the file says of it; or why no stage can read it.
     pub fn readable_outputs(&self) -> Vec<Result<bool, UnreadableOutput>> {
         let batch = self.inputs.first().map_or(Dim::Dynamic, |input| input.batch);
-        let batches = Batches { fixed: batch.fixed(), is_single: false, size_limit: None };
+        let batches = ReaderBatches { fixed: batch.fixed(), is_single: false, size_limit: None };
         let read = |output: &ModelOutput| {
             let read = output.stage_output(batch, batches, Err(None), self.has_zip_map())?;
-            Ok(!matches!(read.standing, Standing::NoRows(_)))
+            Ok(!matches!(read.standing, RowStanding::NoRows(_)))
         };
         self.outputs.iter().map(read).collect()
     }

@@ -8,7 +8,7 @@ use crate::worker_placement::plural;
 
 /// The nodes of the devices, and that of the loaders.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Near {
+pub(crate) struct NodePlacement {
     /// By device; `None`: anywhere.
     pub devices: Vec<Option<NodeCores>>,
     pub loaders: Option<NodeCores>,
@@ -16,7 +16,7 @@ pub(crate) struct Near {
 
 /// A device, and how many threads its workers have together.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Placed<'a> {
+pub(crate) struct PlacedDevice<'a> {
     pub device: &'a Device,
     pub threads: usize,
 }
@@ -31,13 +31,13 @@ const LEAST_CORES: usize = 2;
 /// stay on the node of the GPUs if all of them are on the same and it has a core for each loader; else they need all cores, and a batch
 /// has rows of many of them anyway.
 pub(crate) fn near(
-    placed: &[Placed<'_>],
+    placed: &[PlacedDevice<'_>],
     nodes: &[NodeView],
     loaders: usize,
     reasons: &mut Vec<String>,
-) -> Near {
+) -> NodePlacement {
     if nodes.len() < 2 {
-        return Near { devices: vec![None; placed.len()], loaders: None };
+        return NodePlacement { devices: vec![None; placed.len()], loaders: None };
     }
     let homes = homes(placed, nodes);
     let of_devices: Vec<Option<NodeCores>> = homes
@@ -48,7 +48,7 @@ pub(crate) fn near(
             is_enough.then(|| NodeCores { node: home.id, cores: home.cores.clone() })
         })
         .collect();
-    for ((Placed { device, .. }, home), near) in placed.iter().zip(&homes).zip(&of_devices) {
+    for ((PlacedDevice { device, .. }, home), near) in placed.iter().zip(&homes).zip(&of_devices) {
         let what = match (near, home) {
             (Some(near), _) => format!("stay on NUMA node {} ({})", near.node, core_text(&near.cores)),
             (None, Some(home)) => format!(
@@ -71,14 +71,14 @@ pub(crate) fn near(
         reasons
             .push(format!("loaders: they stay on NUMA node {} ({text}), where all devices are", near.node));
     }
-    Near { devices: of_devices, loaders }
+    NodePlacement { devices: of_devices, loaders }
 }
 
 /// The node that each device belongs to, where that is known.
-fn homes<'a>(placed: &[Placed<'_>], nodes: &'a [NodeView]) -> Vec<Option<&'a NodeView>> {
+fn homes<'a>(placed: &[PlacedDevice<'_>], nodes: &'a [NodeView]) -> Vec<Option<&'a NodeView>> {
     let n_cpus = placed.iter().filter(|p| !p.device.is_cuda()).count();
     let mut cpu_nodes = nodes.iter().filter(|_| n_cpus == nodes.len());
-    let home = |p: &Placed<'_>| match p.device.is_cuda() {
+    let home = |p: &PlacedDevice<'_>| match p.device.is_cuda() {
         true => nodes.iter().find(|node| Some(node.id) == p.device.node),
         false => cpu_nodes.next(),
     };
@@ -86,7 +86,12 @@ fn homes<'a>(placed: &[Placed<'_>], nodes: &'a [NodeView]) -> Vec<Option<&'a Nod
 }
 
 /// How many cores the workers want that belong to this node.
-fn wanted(home: &NodeView, placed: &[Placed<'_>], homes: &[Option<&NodeView>], nodes: &[NodeView]) -> usize {
+fn wanted(
+    home: &NodeView,
+    placed: &[PlacedDevice<'_>],
+    homes: &[Option<&NodeView>],
+    nodes: &[NodeView],
+) -> usize {
     let most = nodes.iter().map(|node| node.cores.len()).max().unwrap_or_default();
     let there = placed.iter().zip(homes).filter(|(_, h)| h.is_some_and(|h| h.id == home.id));
     there.map(|(p, _)| p.threads).sum::<usize>().max(LEAST_CORES.min(most)).max(1)
@@ -139,7 +144,8 @@ mod tests {
     }
 
     fn placed(devices: &[Device], n_nodes: u32, loaders: usize) -> (Vec<Option<u32>>, Option<u32>) {
-        let placed: Vec<Placed<'_>> = devices.iter().map(|device| Placed { device, threads: 1 }).collect();
+        let placed: Vec<PlacedDevice<'_>> =
+            devices.iter().map(|device| PlacedDevice { device, threads: 1 }).collect();
         let near = near(&placed, &nodes(n_nodes), loaders, &mut Vec::new());
         (near.devices.iter().map(|d| d.as_ref().map(|d| d.node)).collect(), near.loaders.map(|l| l.node))
     }
@@ -147,8 +153,8 @@ mod tests {
     /// The nodes of devices whose workers have this many threads, and what is said, where node 0 has the cores 0 to 7 and node 1 only
     /// these.
     fn on_a_part_of_node_1(devices: &[(Device, usize)], left: &[u32]) -> (Vec<Option<u32>>, String) {
-        let placed: Vec<Placed<'_>> =
-            devices.iter().map(|(device, threads)| Placed { device, threads: *threads }).collect();
+        let placed: Vec<PlacedDevice<'_>> =
+            devices.iter().map(|(device, threads)| PlacedDevice { device, threads: *threads }).collect();
         let mut nodes = nodes(2);
         nodes[1].cores = left.to_vec();
         let mut reasons = Vec::new();

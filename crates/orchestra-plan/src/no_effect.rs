@@ -9,7 +9,7 @@ use crate::cx::Cx;
 use crate::devices::Device;
 use crate::kind::Draft;
 use crate::plan::SourcePlan;
-use crate::tree::{Table, Value};
+use crate::tree::{Table, Toml};
 use crate::workflow::{ModelNode, StageNode, Workflow};
 
 /// A workflow that is placed without errors.
@@ -114,7 +114,7 @@ impl NoEffect<'_> {
     fn at(&self, path: &[&str], why: &str, cx: &mut Cx<'_>) {
         let (key, tables) = path.split_last().expect("a path ends with a key");
         let table = tables.iter().try_fold(self.tree, |table, key| match &table.get(key)?.node.value {
-            Value::Table(inner) => Some(inner),
+            Toml::Table(inner) => Some(inner),
             _ => None,
         });
         let Some(entry) = table.and_then(|table| table.get(key)) else { return };

@@ -22,7 +22,7 @@ use sha2::{Digest, Sha256};
 use self::graph::{Graph, not_onnx};
 use crate::files::{digest_file, open_regular};
 use crate::model_file::{MAX_METADATA, ModelError, ModelFile, Signature};
-use crate::outputs::{Holds, ModelOutput, OutputDim};
+use crate::outputs::{ModelOutput, OutputDim, OutputType};
 
 /// Inputs that are fed, or outputs. Each is compared with others, and may be an error of its own.
 const MAX_TENSORS: usize = 4096;
@@ -40,7 +40,7 @@ pub fn read_model(path: &Path) -> Result<ModelFile, ModelError> {
         return Err(ModelError::NotOnnx("it is a folder".into()));
     }
     let mut stream = HashedStream::new(file, meta.len());
-    let model = Model::read(&mut stream);
+    let model = OnnxModel::read(&mut stream);
     if let Some(error) = stream.error {
         return Err(ModelError::Unreadable(error));
     }
@@ -154,7 +154,7 @@ impl Buf for HashedStream {
 }
 
 #[derive(Default)]
-struct Model {
+struct OnnxModel {
     ir_version: i64,
     opset: i64,
     graph: Graph,
@@ -163,7 +163,7 @@ struct Model {
     metadata_bytes: usize,
 }
 
-impl Model {
+impl OnnxModel {
     fn read(stream: &mut HashedStream) -> Result<Self, ModelError> {
         let length = stream.remaining;
         if stream.chunk().starts_with(b"version https://git-lfs") {
@@ -296,12 +296,12 @@ fn output(info: &ValueInfoProto, batches: &HashSet<&str>, is_input: bool) -> Res
     let kind = info.kind.as_ref();
     let tensor = kind.and_then(|kind| kind.tensor_type.as_ref());
     let holds = match tensor {
-        Some(tensor) if tensor.elem_type == STRING => Holds::Text,
+        Some(tensor) if tensor.elem_type == STRING => OutputType::Text,
         Some(tensor) => {
             let element = tensor.elem_type;
-            dtype_of(element).map_or_else(|| Holds::Other(element_name(element)), Holds::Tensor)
+            dtype_of(element).map_or_else(|| OutputType::Other(element_name(element)), OutputType::Tensor)
         }
-        None => Holds::Other(kind.map_or("unknown", no_tensor)),
+        None => OutputType::Other(kind.map_or("unknown", no_tensor)),
     };
     let shape = tensor.and_then(|tensor| tensor.shape.as_ref());
     check_rank("output", info, shape)?;

@@ -9,7 +9,7 @@ use orchestra_core::{BatchAxis, DType, Dim, Mixing, ProbedOutput, ReadOutput, Si
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelOutput {
     pub name: String,
-    pub holds: Holds,
+    pub holds: OutputType,
     /// `None` where the file states no shape.
     pub dims: Option<Vec<OutputDim>>,
     /// It is an input of the model, too: no node stands between.
@@ -17,7 +17,7 @@ pub struct ModelOutput {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Holds {
+pub enum OutputType {
     Tensor(DType),
     /// A tensor of texts.
     Text,
@@ -37,7 +37,7 @@ pub enum OutputDim {
 #[derive(Debug, Clone)]
 pub(crate) struct StageOutput {
     pub read: ReadOutput,
-    pub standing: Standing,
+    pub standing: RowStanding,
     /// As the file declares it.
     pub declared: String,
     /// Of a program: the columns of its rows, if it is a list.
@@ -46,7 +46,7 @@ pub(crate) struct StageOutput {
 
 /// How well it is known that the output has a row for each item.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum RowStanding {
     /// It has, or a batch has one item.
     Known,
     /// It seems to have, and each run of the same batch gives another one.
@@ -71,7 +71,7 @@ pub struct UnreadableOutput {
 
 /// Batches of the stage that reads an output.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Batches<'a> {
+pub(crate) struct ReaderBatches<'a> {
     /// The only size that the model takes.
     pub fixed: Option<usize>,
     /// Each has one item.
@@ -87,7 +87,7 @@ impl From<TensorSpec> for ModelOutput {
         let batch = fixed(spec.batch, OutputDim::Batch);
         let row = spec.row.iter().map(|dim| fixed(*dim, OutputDim::Open));
         let dims = Some([batch].into_iter().chain(row).collect());
-        Self { name: spec.name, holds: Holds::Tensor(spec.dtype), dims, is_input: false }
+        Self { name: spec.name, holds: OutputType::Tensor(spec.dtype), dims, is_input: false }
     }
 }
 
@@ -95,9 +95,9 @@ impl fmt::Display for ModelOutput {
     /// `f32[batch, ?, 4]`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.holds {
-            Holds::Tensor(dtype) => dtype.fmt(f)?,
-            Holds::Text => f.write_str("text")?,
-            Holds::Other(what) => f.write_str(what)?,
+            OutputType::Tensor(dtype) => dtype.fmt(f)?,
+            OutputType::Text => f.write_str("text")?,
+            OutputType::Other(what) => f.write_str(what)?,
         }
         let Some(dims) = &self.dims else { return Ok(()) };
         let words = dims.iter().map(|dim| match dim {
@@ -112,14 +112,14 @@ impl fmt::Display for ModelOutput {
 impl ModelOutput {
     /// The tensor that it seems to be by its declaration, with the batch as the first dimension.
     pub fn tensor(&self, batch: Dim) -> Option<TensorSpec> {
-        let Holds::Tensor(dtype) = self.holds else { return None };
+        let OutputType::Tensor(dtype) = self.holds else { return None };
         let row = self.row(self.guess(batch.fixed()).0, None);
         Some(TensorSpec { name: self.name.clone(), dtype, row, batch })
     }
 
     /// Whether a probe can say anything of it.
     pub(crate) fn is_tensor(&self) -> bool {
-        !matches!(self.holds, Holds::Other(_))
+        !matches!(self.holds, OutputType::Other(_))
     }
 
     /// Where the items lie by the names of its dimensions, and whether these leave no doubt.
@@ -196,16 +196,16 @@ impl ModelOutput {
     pub(crate) fn stage_output(
         &self,
         batch: Dim,
-        batches: Batches<'_>,
+        batches: ReaderBatches<'_>,
         probed: Result<&ProbedOutput, Option<&str>>,
         has_zip_map: bool,
     ) -> Result<StageOutput, UnreadableOutput> {
         let unreadable =
             |what: String, remedy: String| UnreadableOutput { name: self.name.clone(), what, remedy };
         let dtype = match self.holds {
-            Holds::Tensor(dtype) => dtype,
-            Holds::Text => DType::U8,
-            Holds::Other(what) => {
+            OutputType::Tensor(dtype) => dtype,
+            OutputType::Text => DType::U8,
+            OutputType::Other(what) => {
                 return Err(unreadable(what.to_owned(), remedy(what, has_zip_map)));
             }
         };
@@ -216,7 +216,7 @@ impl ModelOutput {
             Err(_) => guessed,
         };
         let mut row = self.row(axis, probed.ok());
-        let is_text = self.holds == Holds::Text;
+        let is_text = self.holds == OutputType::Text;
         if is_text {
             let several = row.iter().any(|dim| dim.fixed().is_some_and(|n| n != 1))
                 || probed.is_ok_and(|probed| probed.row.iter().any(|n| n.is_some_and(|n| n != 1)));
@@ -234,23 +234,23 @@ impl ModelOutput {
         let standing = match probed {
             _ if let Some(limit) = batches.size_limit => {
                 let is_row = |of: &ProbedOutput| of.batch != BatchAxis::None && of.mixing < Mixing::Placed;
-                Standing::SizeLimit { limit: limit.clone(), has_rows: probed.is_ok_and(is_row) }
+                RowStanding::SizeLimit { limit: limit.clone(), has_rows: probed.is_ok_and(is_row) }
             }
             Ok(probed) => standing(probed, batches),
-            Err(_) if batches.is_single => Standing::Known,
-            Err(_) if axis == BatchAxis::None => Standing::NoRows(format!("it is {self}")),
-            Err(None) if is_sure => Standing::Known,
-            Err(why) => Standing::Unconfirmed(why.map(str::to_owned)),
+            Err(_) if batches.is_single => RowStanding::Known,
+            Err(_) if axis == BatchAxis::None => RowStanding::NoRows(format!("it is {self}")),
+            Err(None) if is_sure => RowStanding::Known,
+            Err(why) => RowStanding::Unconfirmed(why.map(str::to_owned)),
         };
         let read = ReadOutput { tensor, batch: axis, rank, is_text, is_copied: self.is_input };
         Ok(StageOutput { read, standing, declared: self.to_string(), list: None })
     }
 }
 
-fn standing(probed: &ProbedOutput, batches: Batches<'_>) -> Standing {
+fn standing(probed: &ProbedOutput, batches: ReaderBatches<'_>) -> RowStanding {
     if batches.is_single {
         let is_steady = probed.alone.as_ref().is_none_or(|alone| alone.is_steady);
-        return if is_steady { Standing::Known } else { Standing::UnsteadyAlone };
+        return if is_steady { RowStanding::Known } else { RowStanding::UnsteadyAlone };
     }
     let seen = || {
         let mut shapes: Vec<Vec<usize>> = Vec::new();
@@ -263,15 +263,15 @@ fn standing(probed: &ProbedOutput, batches: Batches<'_>) -> Standing {
         format!("it has the shapes {}{of}", list_of(&shapes))
     };
     match (probed.batch, probed.mixing) {
-        (BatchAxis::None, _) => Standing::NoRows(seen()),
+        (BatchAxis::None, _) => RowStanding::NoRows(seen()),
         (_, Mixing::Mixed) => {
-            Standing::NoRows("the values of one item change those of others in its batch".to_owned())
+            RowStanding::NoRows("the values of one item change those of others in its batch".to_owned())
         }
-        (_, Mixing::Placed) => Standing::NoRows(
+        (_, Mixing::Placed) => RowStanding::NoRows(
             "an item has other values at another place of its batch, or in one of another size".to_owned(),
         ),
-        (_, Mixing::Unsteady) => Standing::Unsteady,
-        (_, Mixing::Apart) => Standing::Known,
+        (_, Mixing::Unsteady) => RowStanding::Unsteady,
+        (_, Mixing::Apart) => RowStanding::Known,
     }
 }
 
@@ -305,7 +305,7 @@ impl StageOutput {
             ColumnType::Tensor(tensor) => ReadOutput::rows(tensor.clone()),
             _ => ReadOutput::packed(&name),
         };
-        Self { declared: ty.to_string(), read, standing: Standing::Known, list: ty.list().cloned() }
+        Self { declared: ty.to_string(), read, standing: RowStanding::Known, list: ty.list().cloned() }
     }
 
     /// The column that a stage gives of it.
@@ -327,7 +327,7 @@ mod tests {
 
     fn output(dims: &[OutputDim]) -> ModelOutput {
         let dims = Some(dims.to_vec());
-        ModelOutput { name: "y".into(), holds: Holds::Tensor(DType::F32), dims, is_input: false }
+        ModelOutput { name: "y".into(), holds: OutputType::Tensor(DType::F32), dims, is_input: false }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use orchestra_core::Code;
 use crate::cx::Cx;
 use crate::devices::{Device, Devices, check_tuning};
 use crate::plan::TasksPlan;
-use crate::worker_placement::{Demand, Placement};
+use crate::worker_placement::{WorkerDemand, WorkerPlacement};
 use crate::workflow::Workflow;
 
 /// All devices that some used batch stage may use. Its workers there become a part of its plan.
@@ -32,7 +32,7 @@ pub(crate) fn place(
             check_tuning(model, &own, devices.are_named, cx);
         }
         let own = own.into_iter().map(|device| index_of(&mut table, device)).collect();
-        demands.push(Demand { stage: &node.name.value, at, model, devices: own });
+        demands.push(WorkerDemand { stage: &node.name.value, at, model, devices: own });
     }
     if let Some(why) = no_compiler.filter(|_| devices.machine.is_some()) {
         cx.error(None, format!("CUDA kernels cannot be compiled: {why}")).unavailable();
@@ -44,7 +44,7 @@ pub(crate) fn place(
             false => devices.reason.clone(),
         });
     }
-    let placement = Placement {
+    let placement = WorkerPlacement {
         demands: &demands,
         devices: &table,
         of_shares: table.iter().map(|device| of_shares(tasks, device)).collect(),

@@ -20,7 +20,9 @@ mod tasks;
 
 pub use orchestra_core::{ColumnRef, Origin};
 
-pub use batch::{BatchPlan, DeviceMemory, DevicePlan, Growth, ModelPlan, NodeCores, Recycle, WorkerPlan};
+pub use batch::{
+    BatchPlan, DeviceMemory, DevicePlan, ModelPlan, NodeCores, Recycle, WorkerGrowth, WorkerPlan,
+};
 pub use late::{LatePlan, TaskHistory};
 pub use settings::{Limits, LogFormat, MaxFailed, OtlpProtocol, TelemetryPlan};
 pub use sink::{BucketPlan, FilesPlan, RecordsPerItem, SinkPlan};
@@ -158,7 +160,7 @@ impl Plan {
         let batches = self.stages.iter_mut().filter_map(StagePlan::batch_mut);
         let workers = batches.flat_map(|batch| &mut batch.workers);
         for worker in workers {
-            if let Some(Growth { most, is_asked: true }) = worker.growth.take() {
+            if let Some(WorkerGrowth { most, is_asked: true }) = worker.growth.take() {
                 worker.count = most;
             }
         }

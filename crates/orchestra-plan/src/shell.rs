@@ -62,7 +62,7 @@ impl fmt::Display for Within {
 
 /// What is open at a place of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Open {
+enum ShellNesting {
     /// `(..)`
     Subshell,
     /// `$(..)`
@@ -80,7 +80,7 @@ enum Open {
     Brackets,
 }
 
-impl Open {
+impl ShellNesting {
     fn holds_commands(self) -> bool {
         matches!(self, Self::Subshell | Self::Substitution | Self::Backquotes)
     }
@@ -88,7 +88,7 @@ impl Open {
 
 /// What the end of a text lies in; `None` where a word may stand.
 pub(crate) fn enclosing(text: &str) -> Option<Within> {
-    let mut reader = Reader { rest: text, open: Vec::new(), documents: Vec::new(), in_word: false };
+    let mut reader = ShellReader { rest: text, open: Vec::new(), documents: Vec::new(), in_word: false };
     while !reader.rest.is_empty() {
         if let Err(within) = reader.step() {
             return Some(within);
@@ -96,22 +96,24 @@ pub(crate) fn enclosing(text: &str) -> Option<Within> {
     }
     let innermost = reader.open.iter().rev().take_while(|open| !open.holds_commands());
     innermost.fold(None, |within, open| match open {
-        Open::SingleQuotes | Open::DoubleQuotes => Some(Within::Quotes),
-        Open::Offset | Open::Arithmetic(_) | Open::Brackets => Some(within.unwrap_or(Within::Arithmetic)),
+        ShellNesting::SingleQuotes | ShellNesting::DoubleQuotes => Some(Within::Quotes),
+        ShellNesting::Offset | ShellNesting::Arithmetic(_) | ShellNesting::Brackets => {
+            Some(within.unwrap_or(Within::Arithmetic))
+        }
         _ => within,
     })
 }
 
-struct Reader<'a> {
+struct ShellReader<'a> {
     rest: &'a str,
-    open: Vec<Open>,
+    open: Vec<ShellNesting>,
     /// Here-documents that begin with the next line: the line that ends each, and whether tabs before it are left out.
     documents: Vec<(String, bool)>,
     /// The place is in the middle of a word, where `#` begins no comment.
     in_word: bool,
 }
 
-impl Reader<'_> {
+impl ShellReader<'_> {
     /// Whether the text goes on with this, which is passed then.
     fn takes(&mut self, text: &str) -> bool {
         let rest = self.rest.strip_prefix(text);
@@ -119,20 +121,20 @@ impl Reader<'_> {
         rest.is_some()
     }
 
-    fn push(&mut self, open: Open) {
+    fn push(&mut self, open: ShellNesting) {
         self.open.push(open);
         self.in_word = false;
     }
 
     fn pop(&mut self) {
         // `(a)# b` is a comment, and `$(a)#b` is a word.
-        self.in_word = self.open.pop() != Some(Open::Subshell);
+        self.in_word = self.open.pop() != Some(ShellNesting::Subshell);
     }
 
     /// Passes what stands next; an error where the end of the text lies in it.
     fn step(&mut self) -> Result<(), Within> {
         let innermost = self.open.last().copied();
-        if innermost == Some(Open::SingleQuotes) {
+        if innermost == Some(ShellNesting::SingleQuotes) {
             let end = self.rest.find('\'').ok_or(Within::Quotes)?;
             self.rest = &self.rest[end + 1..];
             self.pop();
@@ -145,24 +147,27 @@ impl Reader<'_> {
             return Ok(());
         }
         if self.takes("$((") {
-            self.push(Open::Arithmetic(2));
+            self.push(ShellNesting::Arithmetic(2));
         } else if self.takes("$[") {
-            self.push(Open::Brackets);
+            self.push(ShellNesting::Brackets);
         } else if self.takes("$(") {
-            self.push(Open::Substitution);
+            self.push(ShellNesting::Substitution);
         } else if self.takes("${") {
             let name = |c: char| c.is_ascii_alphanumeric() || "_@*#?!$".contains(c);
             self.rest = self.rest.trim_start_matches(name);
             let has_word =
                 self.rest.strip_prefix(':').is_none_or(|rest| rest.starts_with(['-', '=', '?', '+']));
             let is_number = !has_word || self.rest.starts_with('[');
-            self.push(if is_number { Open::Offset } else { Open::Parameter });
+            self.push(if is_number { ShellNesting::Offset } else { ShellNesting::Parameter });
         } else {
             match innermost {
-                Some(Open::DoubleQuotes) => self.quoted(),
-                Some(Open::Parameter | Open::Offset | Open::Arithmetic(_) | Open::Brackets) => {
-                    self.expanded()
-                }
+                Some(ShellNesting::DoubleQuotes) => self.quoted(),
+                Some(
+                    ShellNesting::Parameter
+                    | ShellNesting::Offset
+                    | ShellNesting::Arithmetic(_)
+                    | ShellNesting::Brackets,
+                ) => self.expanded(),
                 _ => return self.command(),
             }
         }
@@ -178,7 +183,7 @@ impl Reader<'_> {
     fn quoted(&mut self) {
         match self.next() {
             Some('"') => self.pop(),
-            Some('`') => self.push(Open::Backquotes),
+            Some('`') => self.push(ShellNesting::Backquotes),
             _ => {}
         }
     }
@@ -186,28 +191,28 @@ impl Reader<'_> {
     /// In `${..}`, `$((..))` and brackets.
     fn expanded(&mut self) {
         // Between double quotes an apostrophe is one.
-        let is_quoted = self.open.contains(&Open::DoubleQuotes);
+        let is_quoted = self.open.contains(&ShellNesting::DoubleQuotes);
         match (self.next(), self.open.last_mut()) {
-            (Some('}'), Some(Open::Parameter | Open::Offset)) => self.pop(),
-            (Some('['), Some(Open::Brackets)) => self.push(Open::Brackets),
-            (Some(']'), Some(Open::Brackets)) => self.pop(),
-            (Some('('), Some(Open::Arithmetic(parentheses))) => *parentheses += 1,
-            (Some(')'), Some(Open::Arithmetic(parentheses))) => {
+            (Some('}'), Some(ShellNesting::Parameter | ShellNesting::Offset)) => self.pop(),
+            (Some('['), Some(ShellNesting::Brackets)) => self.push(ShellNesting::Brackets),
+            (Some(']'), Some(ShellNesting::Brackets)) => self.pop(),
+            (Some('('), Some(ShellNesting::Arithmetic(parentheses))) => *parentheses += 1,
+            (Some(')'), Some(ShellNesting::Arithmetic(parentheses))) => {
                 *parentheses -= 1;
                 if *parentheses == 0 {
                     self.pop();
                 }
             }
-            (Some('\''), _) if !is_quoted => self.push(Open::SingleQuotes),
-            (Some('"'), _) => self.push(Open::DoubleQuotes),
-            (Some('`'), _) => self.push(Open::Backquotes),
+            (Some('\''), _) if !is_quoted => self.push(ShellNesting::SingleQuotes),
+            (Some('"'), _) => self.push(ShellNesting::DoubleQuotes),
+            (Some('`'), _) => self.push(ShellNesting::Backquotes),
             _ => {}
         }
     }
 
     fn command(&mut self) -> Result<(), Within> {
         if self.takes("((") {
-            self.push(Open::Arithmetic(2));
+            self.push(ShellNesting::Arithmetic(2));
             return Ok(());
         }
         if self.takes("<<<") {
@@ -219,13 +224,15 @@ impl Reader<'_> {
         }
         let innermost = self.open.last().copied();
         match self.next() {
-            Some('(') => self.push(Open::Subshell),
-            Some('[') if self.in_word || self.rest.starts_with('[') => self.push(Open::Brackets),
-            Some(')') if matches!(innermost, Some(Open::Subshell | Open::Substitution)) => self.pop(),
-            Some('`') if innermost == Some(Open::Backquotes) => self.pop(),
-            Some('`') => self.push(Open::Backquotes),
-            Some('\'') => self.push(Open::SingleQuotes),
-            Some('"') => self.push(Open::DoubleQuotes),
+            Some('(') => self.push(ShellNesting::Subshell),
+            Some('[') if self.in_word || self.rest.starts_with('[') => self.push(ShellNesting::Brackets),
+            Some(')') if matches!(innermost, Some(ShellNesting::Subshell | ShellNesting::Substitution)) => {
+                self.pop()
+            }
+            Some('`') if innermost == Some(ShellNesting::Backquotes) => self.pop(),
+            Some('`') => self.push(ShellNesting::Backquotes),
+            Some('\'') => self.push(ShellNesting::SingleQuotes),
+            Some('"') => self.push(ShellNesting::DoubleQuotes),
             Some('#') if !self.in_word => {
                 let end = self.rest.find('\n').unwrap_or(self.rest.len());
                 self.rest = &self.rest[end..];

@@ -32,7 +32,7 @@ const MAX_LINKS: usize = 10_000_000;
 
 /// What tasks depend on beside their tables.
 #[derive(Default)]
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct TaskContext<'a> {
     pub devices: &'a [Device],
     /// Bytes of each GPU that stay free.
     pub headroom: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Instance {
 pub(crate) fn expand(
     raws: &[RawTask],
     instances: &[Instance],
-    around: &Surroundings<'_>,
+    around: &TaskContext<'_>,
     cx: &mut Cx<'_>,
 ) -> Result<TasksPlan, Reported> {
     let expander = Expander::new(raws, instances, around, cx);
@@ -141,7 +141,7 @@ pub(crate) fn instances(raws: &[RawTask], cx: &mut Cx<'_>) -> Result<Vec<Instanc
 
 struct Expander<'a> {
     raws: &'a [RawTask],
-    around: &'a Surroundings<'a>,
+    around: &'a TaskContext<'a>,
     /// The tasks of each table, by their places.
     of_table: HashMap<&'a str, Vec<usize>>,
     by_id: HashMap<&'a str, usize>,
@@ -152,12 +152,7 @@ struct Expander<'a> {
 }
 
 impl<'a> Expander<'a> {
-    fn new(
-        raws: &'a [RawTask],
-        instances: &'a [Instance],
-        around: &'a Surroundings<'a>,
-        cx: &Cx<'_>,
-    ) -> Self {
+    fn new(raws: &'a [RawTask], instances: &'a [Instance], around: &'a TaskContext<'a>, cx: &Cx<'_>) -> Self {
         let mut of_table: HashMap<&str, Vec<usize>> = HashMap::new();
         for (at, instance) in instances.iter().enumerate() {
             of_table.entry(&raws[instance.table].name.value).or_default().push(at);

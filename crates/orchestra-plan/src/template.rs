@@ -4,13 +4,13 @@
 //! `{"json": 1}` and `{a,b}` stay as they are.
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Part<'a> {
+pub(crate) enum TemplatePart<'a> {
     Text(&'a str),
     /// What stands between the braces; may have placeholders of its own between brackets.
     Name(&'a str),
 }
 
-pub(crate) fn parts(text: &str) -> Vec<Part<'_>> {
+pub(crate) fn parts(text: &str) -> Vec<TemplatePart<'_>> {
     let mut parts = Vec::new();
     let mut begin = 0;
     let mut at = 0;
@@ -22,22 +22,25 @@ pub(crate) fn parts(text: &str) -> Vec<Part<'_>> {
             && rest[1 + inner.len()..].starts_with("}}")
         {
             // The outer pair goes.
-            parts.extend([Part::Text(&text[begin..open]), Part::Text(&rest[..inner.len() + 2])]);
+            parts.extend([
+                TemplatePart::Text(&text[begin..open]),
+                TemplatePart::Text(&rest[..inner.len() + 2]),
+            ]);
             at = open + inner.len() + 4;
             begin = at;
             continue;
         }
         match name(rest).filter(|inner| !is_shell && rest[inner.len()..].starts_with('}')) {
             Some(inner) => {
-                parts.extend([Part::Text(&text[begin..open]), Part::Name(inner)]);
+                parts.extend([TemplatePart::Text(&text[begin..open]), TemplatePart::Name(inner)]);
                 at = open + inner.len() + 2;
                 begin = at;
             }
             None => at = open + 1,
         }
     }
-    parts.push(Part::Text(&text[begin..]));
-    parts.retain(|part| *part != Part::Text(""));
+    parts.push(TemplatePart::Text(&text[begin..]));
+    parts.retain(|part| *part != TemplatePart::Text(""));
     parts
 }
 
@@ -66,7 +69,7 @@ mod tests {
 
     #[test]
     fn only_names_in_braces_are_placeholders() {
-        use Part::{Name, Text};
+        use TemplatePart::{Name, Text};
         assert_eq!(parts("--lr {lr} -o {output}"), [Text("--lr "), Name("lr"), Text(" -o "), Name("output")]);
         assert_eq!(parts("{tasks.a[x={x}].output}/m"), [Name("tasks.a[x={x}].output"), Text("/m")]);
         assert_eq!(parts("a{{lr}}b"), [Text("a"), Text("{lr}"), Text("b")]);

@@ -9,14 +9,14 @@ use crate::nearest::suggestion;
 
 /// A value and its place.
 #[derive(Debug, Clone)]
-pub struct Node {
+pub struct TomlNode {
     /// Its place in the file.
     pub span: Span,
-    pub value: Value,
+    pub value: Toml,
 }
 
 #[derive(Debug, Clone)]
-pub enum Value {
+pub enum Toml {
     String(String),
     /// A whole number.
     Integer(i64),
@@ -26,7 +26,7 @@ pub enum Value {
     Boolean(bool),
     /// A date or a time: no key takes one.
     Datetime,
-    Array(Vec<Node>),
+    Array(Vec<TomlNode>),
     Table(Table),
 }
 
@@ -35,70 +35,70 @@ pub enum Value {
 pub struct Table {
     /// Its place in the file.
     pub span: Span,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<TomlEntry>,
 }
 
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct TomlEntry {
     pub key: String,
     /// Where the name stands.
     pub key_span: Span,
-    pub node: Node,
+    pub node: TomlNode,
 }
 
-impl From<&str> for Value {
+impl From<&str> for Toml {
     fn from(text: &str) -> Self {
-        Value::String(text.to_owned())
+        Toml::String(text.to_owned())
     }
 }
 
-impl From<Table> for Value {
+impl From<Table> for Toml {
     fn from(table: Table) -> Self {
-        Value::Table(table)
+        Toml::Table(table)
     }
 }
 
 impl Table {
     /// A table that stands in no file.
-    pub fn of<K: Into<String>>(entries: impl IntoIterator<Item = (K, Value)>) -> Self {
+    pub fn of<K: Into<String>>(entries: impl IntoIterator<Item = (K, Toml)>) -> Self {
         let nowhere = || Span::new(0, 0..0);
-        let entry = |(key, value): (K, Value)| Entry {
+        let entry = |(key, value): (K, Toml)| TomlEntry {
             key: key.into(),
             key_span: nowhere(),
-            node: Node { span: nowhere(), value },
+            node: TomlNode { span: nowhere(), value },
         };
         Self { span: nowhere(), entries: entries.into_iter().map(entry).collect() }
     }
 
-    pub fn get(&self, key: &str) -> Option<&Entry> {
+    pub fn get(&self, key: &str) -> Option<&TomlEntry> {
         self.entries.iter().find(|e| e.key == key)
     }
 }
 
-impl Value {
+impl Toml {
     /// What it is as a part of a text; `None` for a list or a table.
     pub(crate) fn to_text(&self) -> Option<String> {
         match self {
-            Value::String(text) => Some(text.clone()),
-            Value::Integer(n) => Some(n.to_string()),
-            Value::Float(n) => Some(n.to_string()),
-            Value::Boolean(b) => Some(b.to_string()),
-            Value::Datetime | Value::Array(_) | Value::Table(_) => None,
+            Toml::String(text) => Some(text.clone()),
+            Toml::Integer(n) => Some(n.to_string()),
+            Toml::Float(n) => Some(n.to_string()),
+            Toml::Boolean(b) => Some(b.to_string()),
+            Toml::Datetime | Toml::Array(_) | Toml::Table(_) => None,
         }
     }
 }
 
-impl Node {
+impl TomlNode {
     /// What the value is, with its article, for messages.
     pub fn found(&self) -> String {
         match &self.value {
-            Value::String(s) => format!("the string \"{s}\""),
-            Value::Integer(n) => format!("the integer {n}"),
-            Value::Float(n) => format!("the number {n}"),
-            Value::Boolean(b) => format!("the boolean {b}"),
-            Value::Datetime => "a date".into(),
-            Value::Array(a) => format!("a list of {}", a.len()),
-            Value::Table(_) => "a table".into(),
+            Toml::String(s) => format!("the string \"{s}\""),
+            Toml::Integer(n) => format!("the integer {n}"),
+            Toml::Float(n) => format!("the number {n}"),
+            Toml::Boolean(b) => format!("the boolean {b}"),
+            Toml::Datetime => "a date".into(),
+            Toml::Array(a) => format!("a list of {}", a.len()),
+            Toml::Table(_) => "a table".into(),
         }
     }
 }
@@ -106,7 +106,7 @@ impl Node {
 /// Parses the workflow file. A syntax error is put into `diags`; then there is no tree.
 pub(crate) fn parse(text: &str, diags: &mut Diagnostics) -> Option<Table> {
     match Document::parse(text) {
-        Ok(document) => Some(Builder { text: 0 }.table(document.as_table(), 0..0)),
+        Ok(document) => Some(TreeBuilder { text: 0 }.table(document.as_table(), 0..0)),
         Err(error) => {
             let range = error.span();
             // The parser takes a bare word for a broken number.
@@ -128,10 +128,10 @@ pub(crate) fn parse(text: &str, diags: &mut Diagnostics) -> Option<Table> {
 }
 
 /// What a text is as a value of TOML; what is no TOML is itself. All of it stands at `span`.
-pub(crate) fn value_of(text: &str, span: Span) -> Value {
+pub(crate) fn value_of(text: &str, span: Span) -> Toml {
     let parsed = Document::parse(format!("v={text}")).ok().filter(|parsed| parsed.len() == 1);
-    let node = parsed.and_then(|parsed| Some(Builder { text: 0 }.item(parsed.get("v")?, 0..0)));
-    let mut node = node.unwrap_or_else(|| Node { span, value: Value::String(text.to_owned()) });
+    let node = parsed.and_then(|parsed| Some(TreeBuilder { text: 0 }.item(parsed.get("v")?, 0..0)));
+    let mut node = node.unwrap_or_else(|| TomlNode { span, value: Toml::String(text.to_owned()) });
     respan(&mut node, span);
     node.value
 }
@@ -158,7 +158,7 @@ pub(crate) fn set(root: &mut Table, key: &str, value: &str, diags: &mut Diagnost
         let help = "quote the whole option for the shell: --set 'stages.pixels.size=[64, 64]'";
         return refuse(value_span, "the value is no valid TOML".to_owned(), help);
     }
-    let node = Node { span: value_span, value: value_of(value, value_span) };
+    let node = TomlNode { span: value_span, value: value_of(value, value_span) };
     let names: Vec<&str> = path.iter().map(Key::get).collect();
     if let Some((group, name, there)) = unknown_name(root, &names) {
         let help = suggestion(&group, &name, there.iter().map(String::as_str));
@@ -177,7 +177,7 @@ fn unknown_name(root: &Table, path: &[&str]) -> Option<(String, String, Vec<Stri
     if !["sources", "models", "stages", "sinks", "tasks"].contains(group) {
         return None;
     }
-    let Value::Table(there) = &root.get(group)?.node.value else { return None };
+    let Toml::Table(there) = &root.get(group)?.node.value else { return None };
     if there.get(name).is_some() {
         return None;
     }
@@ -185,16 +185,16 @@ fn unknown_name(root: &Table, path: &[&str]) -> Option<(String, String, Vec<Stri
 }
 
 /// Puts `node` at the end of the path, making tables on the way.
-fn insert(table: &mut Table, path: &[&str], node: Node, flag: Span) -> Result<(), String> {
+fn insert(table: &mut Table, path: &[&str], node: TomlNode, flag: Span) -> Result<(), String> {
     let Some((name, rest)) = path.split_first() else { return Ok(()) };
     let at = match table.entries.iter().position(|e| e.key == *name) {
         Some(at) => at,
         None => {
-            let value = Value::Table(Table { span: flag, entries: Vec::new() });
-            table.entries.push(Entry {
+            let value = Toml::Table(Table { span: flag, entries: Vec::new() });
+            table.entries.push(TomlEntry {
                 key: (*name).into(),
                 key_span: flag,
-                node: Node { span: flag, value },
+                node: TomlNode { span: flag, value },
             });
             table.entries.len() - 1
         }
@@ -206,17 +206,17 @@ fn insert(table: &mut Table, path: &[&str], node: Node, flag: Span) -> Result<()
         return Ok(());
     }
     match &mut entry.node.value {
-        Value::Table(inner) => insert(inner, rest, node, flag),
+        Toml::Table(inner) => insert(inner, rest, node, flag),
         _ => Err((*name).into()),
     }
 }
 
 /// The value of an option was parsed from another text: all of it points at the option's value.
-fn respan(node: &mut Node, span: Span) {
+fn respan(node: &mut TomlNode, span: Span) {
     node.span = span;
     match &mut node.value {
-        Value::Array(items) => items.iter_mut().for_each(|n| respan(n, span)),
-        Value::Table(table) => {
+        Toml::Array(items) => items.iter_mut().for_each(|n| respan(n, span)),
+        Toml::Table(table) => {
             table.span = span;
             for entry in &mut table.entries {
                 entry.key_span = span;
@@ -227,50 +227,50 @@ fn respan(node: &mut Node, span: Span) {
     }
 }
 
-struct Builder {
+struct TreeBuilder {
     text: u16,
 }
 
-impl Builder {
+impl TreeBuilder {
     fn span(&self, own: Option<Range<usize>>, outer: &Range<usize>) -> Range<usize> {
         own.unwrap_or_else(|| outer.clone())
     }
 
-    fn item(&self, item: &Item, outer: Range<usize>) -> Node {
+    fn item(&self, item: &Item, outer: Range<usize>) -> TomlNode {
         let range = self.span(item.span(), &outer);
         let value = match item {
             Item::Value(value) => return self.value(value, range),
-            Item::Table(table) => Value::Table(self.table(table, range.clone())),
-            Item::ArrayOfTables(tables) => Value::Array(
+            Item::Table(table) => Toml::Table(self.table(table, range.clone())),
+            Item::ArrayOfTables(tables) => Toml::Array(
                 tables
                     .iter()
                     .map(|t| {
                         let inner = self.span(t.span(), &range);
                         let span = Span::new(self.text, inner.clone());
-                        Node { span, value: Value::Table(self.table(t, inner)) }
+                        TomlNode { span, value: Toml::Table(self.table(t, inner)) }
                     })
                     .collect(),
             ),
             Item::None => {
-                Value::Table(Table { span: Span::new(self.text, range.clone()), entries: Vec::new() })
+                Toml::Table(Table { span: Span::new(self.text, range.clone()), entries: Vec::new() })
             }
         };
-        Node { span: Span::new(self.text, range), value }
+        TomlNode { span: Span::new(self.text, range), value }
     }
 
-    fn value(&self, value: &TomlValue, outer: Range<usize>) -> Node {
+    fn value(&self, value: &TomlValue, outer: Range<usize>) -> TomlNode {
         let range = self.span(value.span(), &outer);
         let span = Span::new(self.text, range.clone());
         let value = match value {
-            TomlValue::String(s) => Value::String(s.value().clone()),
-            TomlValue::Integer(n) => Value::Integer(*n.value()),
-            TomlValue::Float(n) => Value::Float(*n.value()),
-            TomlValue::Boolean(b) => Value::Boolean(*b.value()),
-            TomlValue::Datetime(_) => Value::Datetime,
-            TomlValue::Array(a) => Value::Array(a.iter().map(|v| self.value(v, range.clone())).collect()),
-            TomlValue::InlineTable(t) => Value::Table(self.table(t, range)),
+            TomlValue::String(s) => Toml::String(s.value().clone()),
+            TomlValue::Integer(n) => Toml::Integer(*n.value()),
+            TomlValue::Float(n) => Toml::Float(*n.value()),
+            TomlValue::Boolean(b) => Toml::Boolean(*b.value()),
+            TomlValue::Datetime(_) => Toml::Datetime,
+            TomlValue::Array(a) => Toml::Array(a.iter().map(|v| self.value(v, range.clone())).collect()),
+            TomlValue::InlineTable(t) => Toml::Table(self.table(t, range)),
         };
-        Node { span, value }
+        TomlNode { span, value }
     }
 
     fn table(&self, table: &dyn TableLike, range: Range<usize>) -> Table {
@@ -279,7 +279,7 @@ impl Builder {
             .map(|(name, item)| {
                 let key = table.key(name).and_then(Key::span);
                 let key = self.span(key, &self.span(item.span(), &range));
-                Entry {
+                TomlEntry {
                     key: name.into(),
                     key_span: Span::new(self.text, key.clone()),
                     node: self.item(item, key),

@@ -3,7 +3,7 @@
 use crate::cx::Cx;
 use crate::diagnostics::{Reported, Span};
 use crate::nearest::suggestion;
-use crate::tree::{Node, Table, Value, value_of};
+use crate::tree::{Table, Toml, TomlNode, value_of};
 
 const KEY: &str = "variables";
 
@@ -12,7 +12,7 @@ pub(crate) fn fill_in(root: &mut Table, cx: &mut Cx<'_>) {
     let mut own = Table { span: root.span, entries: Vec::new() };
     if let Some(at) = root.entries.iter().position(|entry| entry.key == KEY) {
         match root.entries.remove(at).node {
-            Node { value: Value::Table(table), .. } => own = table,
+            TomlNode { value: Toml::Table(table), .. } => own = table,
             other => {
                 cx.error(other.span, format!("`{KEY}` must be a table"))
                     .label(format!("found {}", other.found()))
@@ -22,29 +22,29 @@ pub(crate) fn fill_in(root: &mut Table, cx: &mut Cx<'_>) {
     }
     // Their own values may name those of the environment.
     let none = Table { span: own.span, entries: Vec::new() };
-    let outside = Names { own: &none };
+    let outside = VariableScope { own: &none };
     own.entries.iter_mut().for_each(|entry| outside.node(&mut entry.node, cx));
-    let names = Names { own: &own };
+    let names = VariableScope { own: &own };
     root.entries.iter_mut().for_each(|entry| names.node(&mut entry.node, cx));
 }
 
-struct Names<'a> {
+struct VariableScope<'a> {
     own: &'a Table,
 }
 
-enum Part<'a> {
+enum VariablePart<'a> {
     Text(&'a str),
     Variable { name: &'a str, default: Option<&'a str> },
 }
 
-impl Names<'_> {
-    fn node(&self, node: &mut Node, cx: &mut Cx<'_>) {
+impl VariableScope<'_> {
+    fn node(&self, node: &mut TomlNode, cx: &mut Cx<'_>) {
         match &mut node.value {
-            Value::Array(nodes) => nodes.iter_mut().for_each(|node| self.node(node, cx)),
-            Value::Table(table) => {
+            Toml::Array(nodes) => nodes.iter_mut().for_each(|node| self.node(node, cx)),
+            Toml::Table(table) => {
                 table.entries.iter_mut().for_each(|entry| self.node(&mut entry.node, cx));
             }
-            Value::String(text) if text.contains("${") => {
+            Toml::String(text) if text.contains("${") => {
                 if let Ok(value) = self.text(&parts(text), node.span, cx) {
                     node.value = value;
                 }
@@ -54,15 +54,15 @@ impl Names<'_> {
     }
 
     /// A text with values in it; one that is nothing but a variable is what the value is.
-    fn text(&self, parts: &[Part<'_>], span: Span, cx: &mut Cx<'_>) -> Result<Value, Reported> {
-        if let [Part::Variable { name, default }] = parts {
+    fn text(&self, parts: &[VariablePart<'_>], span: Span, cx: &mut Cx<'_>) -> Result<Toml, Reported> {
+        if let [VariablePart::Variable { name, default }] = parts {
             return self.value(name, *default, span, cx);
         }
         let mut filled = String::new();
         for part in parts {
             match part {
-                Part::Text(text) => filled.push_str(text),
-                Part::Variable { name, default } => {
+                VariablePart::Text(text) => filled.push_str(text),
+                VariablePart::Variable { name, default } => {
                     let Some(text) = self.value(name, *default, span, cx)?.to_text() else {
                         let message = format!("the variable `{name}` is no part of a text");
                         return cx
@@ -74,7 +74,7 @@ impl Names<'_> {
                 }
             }
         }
-        Ok(Value::String(filled))
+        Ok(Toml::String(filled))
     }
 
     fn value(
@@ -83,7 +83,7 @@ impl Names<'_> {
         default: Option<&str>,
         span: Span,
         cx: &mut Cx<'_>,
-    ) -> Result<Value, Reported> {
+    ) -> Result<Toml, Reported> {
         if let Some(entry) = self.own.get(name) {
             return Ok(entry.node.value.clone());
         }
@@ -102,13 +102,13 @@ impl Names<'_> {
 }
 
 /// `$${` stands for `${`; what is no name in braces is text.
-fn parts(text: &str) -> Vec<Part<'_>> {
+fn parts(text: &str) -> Vec<VariablePart<'_>> {
     let mut parts = Vec::new();
     let mut left = text;
     while let Some(at) = left.find("${") {
         let (before, from) = left.split_at(at);
         if let Some(before) = before.strip_suffix('$') {
-            parts.extend([Part::Text(before), Part::Text("${")]);
+            parts.extend([VariablePart::Text(before), VariablePart::Text("${")]);
             left = &from[2..];
             continue;
         }
@@ -120,10 +120,10 @@ fn parts(text: &str) -> Vec<Part<'_>> {
             let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
             let is_named =
                 name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && name.chars().all(is_name);
-            is_named.then_some((Part::Variable { name, default }, &from[3 + end..]))
+            is_named.then_some((VariablePart::Variable { name, default }, &from[3 + end..]))
         });
         if !before.is_empty() {
-            parts.push(Part::Text(before));
+            parts.push(VariablePart::Text(before));
         }
         match named {
             Some((part, rest)) => {
@@ -131,13 +131,13 @@ fn parts(text: &str) -> Vec<Part<'_>> {
                 left = rest;
             }
             None => {
-                parts.push(Part::Text("${"));
+                parts.push(VariablePart::Text("${"));
                 left = &from[2..];
             }
         }
     }
     if !left.is_empty() || parts.is_empty() {
-        parts.push(Part::Text(left));
+        parts.push(VariablePart::Text(left));
     }
     parts
 }

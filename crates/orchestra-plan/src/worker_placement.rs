@@ -7,7 +7,7 @@ use crate::bytes::format_bytes;
 use crate::cx::Cx;
 use crate::devices::Device;
 use crate::diagnostics::Span;
-use crate::plan::{Growth, WorkerPlan};
+use crate::plan::{WorkerGrowth, WorkerPlan};
 use crate::priority::divide;
 use crate::workflow::ModelNode;
 
@@ -19,7 +19,7 @@ const DEFAULT_CUDA_WORKERS: usize = 4;
 
 /// A batch stage that wants workers.
 #[derive(Debug)]
-pub(crate) struct Demand<'a> {
+pub(crate) struct WorkerDemand<'a> {
     pub stage: &'a str,
     /// Its place among the stages.
     pub at: usize,
@@ -29,8 +29,8 @@ pub(crate) struct Demand<'a> {
 }
 
 /// All stages that want workers, and what they share.
-pub(crate) struct Placement<'a> {
-    pub demands: &'a [Demand<'a>],
+pub(crate) struct WorkerPlacement<'a> {
+    pub demands: &'a [WorkerDemand<'a>],
     pub devices: &'a [Device],
     /// Bytes of each device that more than one worker of each model leaves to commands.
     pub of_shares: Vec<u64>,
@@ -39,7 +39,7 @@ pub(crate) struct Placement<'a> {
     pub headroom: u64,
 }
 
-impl Placement<'_> {
+impl WorkerPlacement<'_> {
     /// The workers of each stage. Errors (memory) are reported.
     pub fn place(&self, cx: &mut Cx<'_>) -> Vec<Vec<WorkerPlan>> {
         let mut workers: Vec<Vec<WorkerPlan>> = self.demands.iter().map(|_| Vec::new()).collect();
@@ -67,7 +67,7 @@ impl Placement<'_> {
 }
 
 fn on_cpu(
-    demands: &[Demand<'_>],
+    demands: &[WorkerDemand<'_>],
     stages: &[usize],
     (id, device): (DeviceId, &Device),
     cores: usize,
@@ -78,7 +78,7 @@ fn on_cpu(
         .iter()
         .zip(divide(cores, &weights))
         .map(|(stage, part)| {
-            let Demand { stage, model, .. } = &demands[*stage];
+            let WorkerDemand { stage, model, .. } = &demands[*stage];
             let asked = model.asked.workers.as_ref().map(|w| w.value as usize);
             // More threads gain a program little: what it does between two products runs on one.
             let threads = model.asked.threads.or(model.program.as_ref().map(|_| 1));
@@ -128,7 +128,7 @@ fn workers_and_threads(
 
 /// The stages that share a GPU.
 struct OnCuda<'a> {
-    of: &'a Placement<'a>,
+    of: &'a WorkerPlacement<'a>,
     stages: &'a [usize],
     id: DeviceId,
     device: &'a Device,
@@ -213,12 +213,12 @@ impl OnCuda<'_> {
     }
 
     /// What may come of `count` workers within the run.
-    fn growth(&self, stage: usize, count: usize) -> Option<Growth> {
+    fn growth(&self, stage: usize, count: usize) -> Option<WorkerGrowth> {
         let asked = self.model(stage).asked.workers.as_ref().map(|asked| asked.value as usize);
         let memory = self.memory(stage);
         let may_grow = self.is_to_be_measured() && (asked.is_none() || memory.is_none());
         let most = asked.unwrap_or_else(|| self.by_default(stage));
-        (may_grow && most > count).then_some(Growth { most, is_asked: asked.is_some() })
+        (may_grow && most > count).then_some(WorkerGrowth { most, is_asked: asked.is_some() })
     }
 
     /// Workers and threads of each stage. One worker each, then the rest in turns, the stage furthest behind its priority
@@ -256,8 +256,8 @@ impl OnCuda<'_> {
         self.stages.iter().zip(counts).zip(&wants).map(place).collect()
     }
 
-    fn why_to_grow(&self, stage: usize, growth: Growth) -> String {
-        let Growth { most, is_asked } = growth;
+    fn why_to_grow(&self, stage: usize, growth: WorkerGrowth) -> String {
+        let WorkerGrowth { most, is_asked } = growth;
         let which = if is_asked { "the number asked for" } else { self.why_no_more() };
         let first = match self.memory(stage) {
             Some(_) => "another model here is measured in the run first",

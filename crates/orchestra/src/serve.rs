@@ -10,7 +10,7 @@ use orchestra_core::row_bytes::StoredValue;
 use orchestra_core::{DType, Dim, Failure, TensorSpec};
 use orchestra_kinds::read_reply;
 use orchestra_machine::Machine;
-use orchestra_plan::tree::{Table, Value as Toml};
+use orchestra_plan::tree::{Table, Toml};
 use orchestra_plan::{Plan, PlanOptions, RenderStyle};
 use orchestra_runtime::{Flow, ProcessError, ReplyRecord};
 use thiserror::Error;

@@ -4,7 +4,7 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::{Column, ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Dim, Element};
-use orchestra_plan::tree::Value as Toml;
+use orchestra_plan::tree::Toml;
 use orchestra_plan::{
     At, Choice as _, Connect, Fields, Json, Reported, Runs, Setting, Settings, Span, StageConnected,
     StageContext, TypedStage, Word, choices, read_text, settings,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use orchestra_core::kernel::{Grid, Scalar};
 use orchestra_core::{Code, DType, Element, Kernel, TensorSpec};
 use orchestra_plan::keys::WORKERS;
-use orchestra_plan::tree::{Node, Value};
+use orchestra_plan::tree::{Toml, TomlNode};
 use orchestra_plan::{
     At, Draft, Drafted, Fields, FileKind, Files, Key, ProgramContext, ProgramDraft, Reported,
     ResolvedProgram, Setting, Settings, TypedStage, Upstreams, joined, keys, settings,
@@ -105,7 +105,7 @@ impl Drafted for Cuda {
 /// The names of what the stage reads, as the kernel takes them.
 fn inputs(f: &mut Fields<'_, '_>) -> Vec<String> {
     match f.entry("inputs").map(|entry| &entry.node.value) {
-        Some(Value::Table(table)) => table.entries.iter().map(|entry| entry.key.clone()).collect(),
+        Some(Toml::Table(table)) => table.entries.iter().map(|entry| entry.key.clone()).collect(),
         _ => vec![ONLY_INPUT.to_owned()],
     }
 }
@@ -134,15 +134,15 @@ impl Setting for Arguments {
 }
 
 /// `None` after an error.
-fn scalars(f: &mut Fields<'_, '_>, node: &Node) -> Option<Vec<Scalar>> {
+fn scalars(f: &mut Fields<'_, '_>, node: &TomlNode) -> Option<Vec<Scalar>> {
     const EXPECTED: &str = "a table: arguments = { alpha = { dtype = \"f32\", value = 0.5 } }";
-    let Value::Table(table) = &node.value else {
+    let Toml::Table(table) = &node.value else {
         f.wrong("arguments", node, EXPECTED);
         return None;
     };
     let mut scalars = Some(Vec::new());
     for argument in &table.entries {
-        let Value::Table(of) = &argument.node.value else {
+        let Toml::Table(of) = &argument.node.value else {
             f.wrong(&format!("arguments.{}", argument.key), &argument.node, EXPECTED);
             scalars = None;
             continue;
@@ -171,23 +171,23 @@ fn scalars(f: &mut Fields<'_, '_>, node: &Node) -> Option<Vec<Scalar>> {
 }
 
 /// The bytes of a number of this type; `None`: it is none.
-fn bytes_of(dtype: DType, value: &Node) -> Option<Vec<u8>> {
+fn bytes_of(dtype: DType, value: &TomlNode) -> Option<Vec<u8>> {
     match (dtype, &value.value) {
-        (DType::F32 | DType::F64, Value::Float(_) | Value::Integer(_)) => {
+        (DType::F32 | DType::F64, Toml::Float(_) | Toml::Integer(_)) => {
             let number = match &value.value {
-                Value::Integer(n) => Element::Int(*n),
-                Value::Float(x) => Element::Double(*x),
+                Toml::Integer(n) => Element::Int(*n),
+                Toml::Float(x) => Element::Double(*x),
                 _ => return None,
             };
             let mut bytes = Vec::new();
             number.append(dtype, &mut bytes).ok()?;
             Some(bytes)
         }
-        (DType::I16, Value::Integer(n)) => Some(i16::try_from(*n).ok()?.to_ne_bytes().to_vec()),
-        (DType::I64, Value::Integer(n)) => Some(n.to_ne_bytes().to_vec()),
-        (DType::I32, Value::Integer(n)) => Some(i32::try_from(*n).ok()?.to_ne_bytes().to_vec()),
-        (DType::U8, Value::Integer(n)) => Some(vec![u8::try_from(*n).ok()?]),
-        (DType::Bool, Value::Boolean(is)) => Some(vec![u8::from(*is)]),
+        (DType::I16, Toml::Integer(n)) => Some(i16::try_from(*n).ok()?.to_ne_bytes().to_vec()),
+        (DType::I64, Toml::Integer(n)) => Some(n.to_ne_bytes().to_vec()),
+        (DType::I32, Toml::Integer(n)) => Some(i32::try_from(*n).ok()?.to_ne_bytes().to_vec()),
+        (DType::U8, Toml::Integer(n)) => Some(vec![u8::try_from(*n).ok()?]),
+        (DType::Bool, Toml::Boolean(is)) => Some(vec![u8::from(*is)]),
         _ => None,
     }
 }

@@ -12,7 +12,7 @@ use crate::fields::At;
 use crate::host::ProbeRequest;
 use crate::kind::{BatchDraft, Draft, Input};
 use crate::nearest::{list, suggestion};
-use crate::outputs::{Batches, StageOutput, UnreadableOutput};
+use crate::outputs::{ReaderBatches, StageOutput, UnreadableOutput};
 use crate::plan::{BatchPlan, ColumnRef, Shape, StagePlan};
 use crate::rules::{largest, trim};
 use crate::workflow::{Connected, KnownModel, Link, ModelNode, SlotTensors, StageNode};
@@ -29,7 +29,7 @@ struct Fed {
 
 /// What feeds the inputs: tensors in slots, and, of a program, columns of any other type, under the names of the inputs.
 #[derive(Default)]
-struct Feeds {
+struct ModelFeeds {
     slots: Vec<Fed>,
     values: Vec<Column>,
     carries: Vec<ColumnRef>,
@@ -49,7 +49,7 @@ impl<'a> Wiring<'a, '_> {
         let signature = &known.plan;
         let fixed_batch = self.fixed_batch(node, &signature.inputs);
         let feeds = self.feeds(node, model, known);
-        let (fixed_batch, Feeds { slots: fed, values, carries }) = (fixed_batch?, feeds?);
+        let (fixed_batch, ModelFeeds { slots: fed, values, carries }) = (fixed_batch?, feeds?);
         let mut inputs: Vec<ColumnRef> = fed.iter().map(|fed| fed.read).collect();
         let reads = inputs.iter().chain(&carries);
         let mut places: Vec<ColumnRef> = reads.filter_map(|read| placed(self.workflow, read.from)).collect();
@@ -107,9 +107,9 @@ impl<'a> Wiring<'a, '_> {
         node: &'a StageNode,
         model: &ModelNode,
         known: &KnownModel,
-    ) -> Result<Feeds, Reported> {
+    ) -> Result<ModelFeeds, Reported> {
         let links = self.inputs(node, model, known)?;
-        let (mut feeds, mut all) = (Feeds::default(), Ok(()));
+        let (mut feeds, mut all) = (ModelFeeds::default(), Ok(()));
         for ((want, is_open), link) in known.plan.inputs.iter().zip(&known.open_inputs).zip(links) {
             all = self.feed(node, model, known, (want, *is_open), link, &mut feeds).and(all);
         }
@@ -124,7 +124,7 @@ impl<'a> Wiring<'a, '_> {
         known: &KnownModel,
         (want, is_open): (&TensorSpec, bool),
         link: &Link,
-        feeds: &mut Feeds,
+        feeds: &mut ModelFeeds,
     ) -> Result<(), Reported> {
         let reader = format!("stage `{}`", node.name.value);
         let input = input(self.workflow, link)?;
@@ -264,7 +264,7 @@ impl<'a> Wiring<'a, '_> {
         let probed = self.probed(known, fed, fixed, is_single);
         let size_limit = probed.as_ref().ok().and_then(|found| found.size_limit.as_ref());
         let size_limit = size_limit.filter(|limit| !is_single || limit.runs > 1);
-        let batches = Batches { fixed, is_single, size_limit };
+        let batches = ReaderBatches { fixed, is_single, size_limit };
         let batch = fixed.map_or(Dim::Dynamic, Dim::Fixed);
         let (mut given, mut unreadable) = (Vec::new(), Vec::new());
         for output in &known.declared {

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use super::{GraphView, Node, NodeKind, PipelineView, text};
+use super::{GraphNode, GraphView, NodeKind, PipelineView, text};
 
 pub(super) fn render(view: &GraphView) -> String {
     let mut out = String::new();
@@ -38,7 +38,7 @@ fn write_pipeline(out: &mut String, number: usize, pipeline: &PipelineView, inde
     Ok(())
 }
 
-fn label(node: &Node) -> String {
+fn label(node: &GraphNode) -> String {
     let mut lines = vec![format!("{} <b>{}</b>", node.kind, escaped(&node.name))];
     lines.extend(text::details(node).iter().map(|d| escaped(d)));
     lines.join("<br/>")

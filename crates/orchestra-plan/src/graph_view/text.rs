@@ -3,7 +3,7 @@
 
 use orchestra_core::steers;
 
-use super::Node;
+use super::GraphNode;
 
 /// Characters of a line beyond which its middle is left out.
 const LONGEST: usize = 40;
@@ -25,7 +25,7 @@ pub(super) fn line(text: &str) -> String {
 }
 
 /// The lines below a node's name.
-pub(super) fn details(node: &Node) -> Vec<String> {
+pub(super) fn details(node: &GraphNode) -> Vec<String> {
     let kept = if node.details.len() > MOST_DETAILS { MOST_DETAILS - 1 } else { node.details.len() };
     let mut lines: Vec<String> = node.details[..kept].iter().map(|d| line(d)).collect();
     if kept < node.details.len() {
@@ -55,11 +55,11 @@ fn shown(c: char) -> char {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Node, NodeKind};
+    use super::super::{GraphNode, NodeKind};
     use super::*;
 
-    fn node(details: usize, devices: usize) -> Node {
-        Node {
+    fn node(details: usize, devices: usize) -> GraphNode {
+        GraphNode {
             shape: NodeKind::Batch,
             kind: "infer".into(),
             name: "run".into(),

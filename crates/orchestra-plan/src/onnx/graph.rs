@@ -25,7 +25,7 @@ pub(super) struct Graph {
     pub initializers: HashSet<String>,
     pub inputs: Vec<ValueInfoProto>,
     pub outputs: Vec<ValueInfoProto>,
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<OperatorNode>,
     /// How often each operator is used.
     pub operators: BTreeMap<String, u64>,
     /// Files of external weights.
@@ -36,13 +36,13 @@ pub(super) struct Graph {
 
 /// A node, as far as it says where numbers come from.
 #[derive(Default)]
-pub(super) struct Node {
+pub(super) struct OperatorNode {
     pub op_type: String,
     pub first_input: Option<String>,
     pub outputs: Vec<String>,
 }
 
-enum Field {
+enum FieldValue {
     Number(u64),
     /// So many bytes follow in the stream, and in the message.
     Bytes(usize),
@@ -53,17 +53,17 @@ pub(super) fn not_onnx(error: impl ToString) -> ModelError {
 }
 
 /// The next field of the message after which `end` bytes remain.
-fn next(stream: &mut HashedStream, end: u64) -> Result<Option<(u32, Field)>, ModelError> {
+fn next(stream: &mut HashedStream, end: u64) -> Result<Option<(u32, FieldValue)>, ModelError> {
     while stream.remaining > end {
         let (number, wire_type) = decode_key(stream).map_err(not_onnx)?;
         let field = match wire_type {
-            WireType::Varint => Field::Number(decode_varint(stream).map_err(not_onnx)?),
+            WireType::Varint => FieldValue::Number(decode_varint(stream).map_err(not_onnx)?),
             WireType::LengthDelimited => {
                 let length = decode_varint(stream).map_err(not_onnx)?;
                 if stream.remaining.checked_sub(end).is_none_or(|most| length > most) {
                     return Err(not_onnx("a field is longer than what holds it"));
                 }
-                Field::Bytes(length as usize) // no more than remain
+                FieldValue::Bytes(length as usize) // no more than remain
             }
             _ => {
                 skip_field(wire_type, number, stream, DecodeContext::default()).map_err(not_onnx)?;
@@ -75,8 +75,8 @@ fn next(stream: &mut HashedStream, end: u64) -> Result<Option<(u32, Field)>, Mod
     if stream.remaining < end { Err(not_onnx("a field is longer than what holds it")) } else { Ok(None) }
 }
 
-fn skip(stream: &mut HashedStream, field: Field) {
-    if let Field::Bytes(length) = field {
+fn skip(stream: &mut HashedStream, field: FieldValue) {
+    if let FieldValue::Bytes(length) = field {
         stream.advance(length);
     }
 }
@@ -90,14 +90,14 @@ impl Graph {
         let end = stream.remaining - length as u64;
         while let Some((number, field)) = next(stream, end)? {
             match (number, field) {
-                (1, Field::Bytes(n)) => self.node(stream, n, depth)?,
-                (5, Field::Bytes(n)) => self.tensor(stream, n, depth == 0)?,
-                (15, Field::Bytes(n)) => self.sparse(stream, n, depth == 0)?,
-                (11, Field::Bytes(n)) if depth == 0 => {
+                (1, FieldValue::Bytes(n)) => self.node(stream, n, depth)?,
+                (5, FieldValue::Bytes(n)) => self.tensor(stream, n, depth == 0)?,
+                (15, FieldValue::Bytes(n)) => self.sparse(stream, n, depth == 0)?,
+                (11, FieldValue::Bytes(n)) if depth == 0 => {
                     let input = self.value(stream, n)?;
                     self.inputs.push(input);
                 }
-                (12, Field::Bytes(n)) if depth == 0 => {
+                (12, FieldValue::Bytes(n)) if depth == 0 => {
                     let output = self.value(stream, n)?;
                     self.outputs.push(output);
                 }
@@ -108,17 +108,17 @@ impl Graph {
     }
 
     fn node(&mut self, stream: &mut HashedStream, length: usize, depth: u32) -> Result<(), ModelError> {
-        let (mut node, mut domain, mut trains) = (Node::default(), String::new(), false);
+        let (mut node, mut domain, mut trains) = (OperatorNode::default(), String::new(), false);
         let end = stream.remaining - length as u64;
         while let Some((number, field)) = next(stream, end)? {
             match (number, field) {
-                (1, Field::Bytes(n)) if depth == 0 && node.first_input.is_none() => {
+                (1, FieldValue::Bytes(n)) if depth == 0 && node.first_input.is_none() => {
                     node.first_input = Some(self.name(stream, n)?);
                 }
-                (2, Field::Bytes(n)) if depth == 0 => node.outputs.push(self.name(stream, n)?),
-                (4, Field::Bytes(n)) => node.op_type = self.name(stream, n)?,
-                (5, Field::Bytes(n)) => trains |= self.attribute(stream, n, depth)?,
-                (7, Field::Bytes(n)) => domain = self.name(stream, n)?,
+                (2, FieldValue::Bytes(n)) if depth == 0 => node.outputs.push(self.name(stream, n)?),
+                (4, FieldValue::Bytes(n)) => node.op_type = self.name(stream, n)?,
+                (5, FieldValue::Bytes(n)) => trains |= self.attribute(stream, n, depth)?,
+                (7, FieldValue::Bytes(n)) => domain = self.name(stream, n)?,
                 (_, field) => skip(stream, field),
             }
         }
@@ -129,7 +129,7 @@ impl Graph {
         };
         *self.operators.entry(name).or_default() += 1;
         if depth == 0 {
-            self.take(size_of::<Node>())?;
+            self.take(size_of::<OperatorNode>())?;
             self.nodes.push(node);
         }
         Ok(())
@@ -147,10 +147,10 @@ impl Graph {
         let end = stream.remaining - length as u64;
         while let Some((number, field)) = next(stream, end)? {
             match (number, field) {
-                (1, Field::Bytes(n)) if n == MODE.len() => is_mode = self.name(stream, n)? == MODE,
-                (3, Field::Number(i)) => is_set = i != 0,
-                (5 | 10, Field::Bytes(n)) => self.tensor(stream, n, false)?,
-                (6 | 11, Field::Bytes(n)) => self.read(stream, n, depth + 1)?,
+                (1, FieldValue::Bytes(n)) if n == MODE.len() => is_mode = self.name(stream, n)? == MODE,
+                (3, FieldValue::Number(i)) => is_set = i != 0,
+                (5 | 10, FieldValue::Bytes(n)) => self.tensor(stream, n, false)?,
+                (6 | 11, FieldValue::Bytes(n)) => self.read(stream, n, depth + 1)?,
                 (_, field) => skip(stream, field),
             }
         }
@@ -166,7 +166,7 @@ impl Graph {
         let end = stream.remaining - length as u64;
         while let Some((number, field)) = next(stream, end)? {
             match (number, field) {
-                (1, Field::Bytes(n)) => self.tensor(stream, n, is_initializer)?,
+                (1, FieldValue::Bytes(n)) => self.tensor(stream, n, is_initializer)?,
                 (_, field) => skip(stream, field),
             }
         }
@@ -182,11 +182,11 @@ impl Graph {
         let end = stream.remaining - length as u64;
         while let Some((number, field)) = next(stream, end)? {
             match (number, field) {
-                (8, Field::Bytes(n)) if is_initializer => {
+                (8, FieldValue::Bytes(n)) if is_initializer => {
                     let name = self.name(stream, n)?;
                     self.initializers.insert(name);
                 }
-                (13, Field::Bytes(n)) => {
+                (13, FieldValue::Bytes(n)) => {
                     self.take(NAME.saturating_add(n))?;
                     let entry = StringStringEntryProto::decode(stream.take(n)).map_err(not_onnx)?;
                     if entry.key == "location" {

@@ -71,7 +71,7 @@ fn inputs_and_outputs_are_read_and_weights_are_no_inputs() {
 #[test]
 fn weights_pass_by_and_are_not_kept() {
     let bytes = image_model();
-    let model = Model::read(&mut stream(&bytes)).unwrap();
+    let model = OnnxModel::read(&mut stream(&bytes)).unwrap();
     assert!(model.graph.initializers.contains("weight"));
     assert!(model.graph.taken < 4096, "{} bytes", model.graph.taken);
 }

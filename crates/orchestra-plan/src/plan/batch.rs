@@ -129,7 +129,7 @@ pub struct WorkerPlan {
     /// How many processes the run starts with.
     pub count: usize,
     /// How many it may become in the run, once it is known what one takes of the GPU; `None`: it stays as it is.
-    pub growth: Option<Growth>,
+    pub growth: Option<WorkerGrowth>,
     /// Intra-op threads of each, shared by the batches that it runs at once.
     pub threads: usize,
     /// Device memory of each in bytes, where the file declares it.
@@ -145,7 +145,7 @@ impl WorkerPlan {
 
 /// How far the workers of a stage may grow within a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Growth {
+pub struct WorkerGrowth {
     /// No more than this, more than there are at first.
     pub most: usize,
     /// The file asks for that number: it is believed where nothing can be measured.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::fields::{At, Fields};
 use crate::settings;
 use crate::settings::{Bytes, Setting};
-use crate::tree::Value;
+use crate::tree::Toml;
 
 settings! {
     /// `[limits]`
@@ -71,8 +71,8 @@ impl Setting for MaxFailed {
     fn read(f: &mut Fields<'_, '_>, key: &str) -> Option<Self> {
         let node = &f.entry(key)?.node;
         match &node.value {
-            Value::Integer(n) if *n >= 0 => return Some(MaxFailed::Items(n.unsigned_abs())),
-            Value::String(text) => {
+            Toml::Integer(n) if *n >= 0 => return Some(MaxFailed::Items(n.unsigned_abs())),
+            Toml::String(text) => {
                 let share = text.trim().strip_suffix('%').and_then(|n| n.trim().parse::<f64>().ok());
                 if let Some(share) = share.filter(|s| (0.0..=100.0).contains(s)) {
                     return Some(MaxFailed::Share(share / 100.0));

@@ -39,7 +39,7 @@ struct Spans<'a> {
 }
 
 /// What reads: a stage or a sink.
-struct Reader<'a> {
+struct Consumer<'a> {
     /// "stage `x`"
     what: String,
     spans: Spans<'a>,
@@ -53,7 +53,7 @@ struct Reader<'a> {
 fn route_stage(plan: &mut Plan, stage: StageId, spans: Spans<'_>, cx: &mut Cx<'_>) -> Result<(), Reported> {
     let at = stage.index();
     let StagePlan { name, pipeline, from, reads, .. } = &plan.stages[at];
-    let reader = Reader {
+    let reader = Consumer {
         what: format!("stage `{name}`"),
         spans,
         pipeline: *pipeline,
@@ -85,7 +85,7 @@ fn route_sink(plan: &mut Plan, sink: SinkId, spans: Spans<'_>, cx: &mut Cx<'_>) 
     if this.is_of_failures {
         return Ok(());
     }
-    let reader = Reader {
+    let reader = Consumer {
         what: format!("sink `{}`", this.name),
         spans,
         pipeline: this.pipeline,
@@ -104,7 +104,7 @@ fn route_sink(plan: &mut Plan, sink: SinkId, spans: Spans<'_>, cx: &mut Cx<'_>) 
     Ok(())
 }
 
-impl Reader<'_> {
+impl Consumer<'_> {
     /// Where it names one of these.
     fn span_of(&self, of: &[Origin]) -> Span {
         let named = self.spans.links.iter().flatten().find(|link| of.contains(&link.target));
@@ -113,7 +113,7 @@ impl Reader<'_> {
 }
 
 /// Finds the rows that reach a reader, and has all that it reads carried there.
-fn reach(plan: &mut Plan, reader: &Reader<'_>, cx: &mut Cx<'_>) -> Result<Origin, Reported> {
+fn reach(plan: &mut Plan, reader: &Consumer<'_>, cx: &mut Cx<'_>) -> Result<Origin, Reported> {
     only_sinks_read_reduced(plan, reader, cx)?;
     let ways = ways(plan, &reader.from);
     for way in &ways {
@@ -130,7 +130,7 @@ fn reach(plan: &mut Plan, reader: &Reader<'_>, cx: &mut Cx<'_>) -> Result<Origin
 }
 
 /// What is reduced is there when the items are gone, so it goes to sinks and with no other rows.
-fn only_sinks_read_reduced(plan: &Plan, reader: &Reader<'_>, cx: &mut Cx<'_>) -> Result<(), Reported> {
+fn only_sinks_read_reduced(plan: &Plan, reader: &Consumer<'_>, cx: &mut Cx<'_>) -> Result<(), Reported> {
     let is_reduced =
         |origin: &Origin| origin.stage().is_some_and(|stage| plan.stages[stage.index()].reduce().is_some());
     let Some(&reduced) = reader.from.iter().find(|from| is_reduced(from)) else { return Ok(()) };
@@ -144,20 +144,20 @@ fn only_sinks_read_reduced(plan: &Plan, reader: &Reader<'_>, cx: &mut Cx<'_>) ->
 }
 
 /// Inputs that are read of one row.
-struct Way {
+struct InputWay {
     home: Origin,
     /// The home itself, or maps in its chain.
     from: Vec<Origin>,
 }
 
 /// The ways by which inputs come, each once: what can be carried along to a later row is read there.
-fn ways(plan: &Plan, from: &[Origin]) -> Vec<Way> {
-    let mut ways: Vec<Way> = Vec::new();
+fn ways(plan: &Plan, from: &[Origin]) -> Vec<InputWay> {
+    let mut ways: Vec<InputWay> = Vec::new();
     for &from in from {
         let home = plan.home_of(from);
         match ways.iter_mut().find(|way| way.home == home) {
             Some(way) => way.from.push(from),
-            None => ways.push(Way { home, from: vec![from] }),
+            None => ways.push(InputWay { home, from: vec![from] }),
         }
     }
     let homes: Vec<Origin> = ways.iter().map(|way| way.home).collect();
@@ -222,19 +222,24 @@ fn within(plan: &Plan, home: Origin, from: &[Origin]) -> Vec<StageId> {
 }
 
 /// The stage that waits for the rows of one token by all of these ways; one that does so already, or a new one.
-fn join(plan: &mut Plan, reader: &Reader<'_>, ways: &[Way], cx: &mut Cx<'_>) -> Result<Origin, Reported> {
-    let sources = |way: &Way| {
+fn join(
+    plan: &mut Plan,
+    reader: &Consumer<'_>,
+    ways: &[InputWay],
+    cx: &mut Cx<'_>,
+) -> Result<Origin, Reported> {
+    let sources = |way: &InputWay| {
         let mut all = plan.ancestors(way.from[0]);
         all.retain(|origin| origin.stage().is_none());
         all
     };
     let names = |origins: &[Origin]| list(origins.iter().map(|from| plan.name_of(*from)));
-    let of = |way: &Way| match within(plan, way.home, &way.from).last() {
+    let of = |way: &InputWay| match within(plan, way.home, &way.from).last() {
         Some(split) => format!("parts that `{}` makes", plan.stages[split.index()].name),
         None => format!("items of {}", names(&sources(way).into_iter().collect::<Vec<_>>())),
     };
     let [first, rest @ ..] = ways else { return Err(Reported) };
-    let apart = |way: &&Way| {
+    let apart = |way: &&InputWay| {
         sources(way) != sources(first)
             || within(plan, way.home, &way.from) != within(plan, first.home, &first.from)
     };
@@ -262,7 +267,7 @@ fn join(plan: &mut Plan, reader: &Reader<'_>, ways: &[Way], cx: &mut Cx<'_>) -> 
     };
     let from: Vec<Origin> = ways.iter().flat_map(|way| way.from.iter().copied()).collect();
     let name = from.iter().map(|from| plan.name_of(*from)).collect::<Vec<_>>().join("+");
-    let joined = |way: &Way| JoinWay { home: way.home, from: way.from.clone(), reads: Vec::new() };
+    let joined = |way: &InputWay| JoinWay { home: way.home, from: way.from.clone(), reads: Vec::new() };
     plan.stages.push(StagePlan {
         name,
         pipeline: reader.pipeline,
@@ -286,7 +291,7 @@ fn join(plan: &mut Plan, reader: &Reader<'_>, ways: &[Way], cx: &mut Cx<'_>) -> 
 /// Has every batch and join between a column and what reads it carry the column along.
 fn carry(
     plan: &mut Plan,
-    reader: &Reader<'_>,
+    reader: &Consumer<'_>,
     home: Origin,
     read: ColumnRef,
     cx: &mut Cx<'_>,
@@ -316,7 +321,12 @@ fn carry(
 
 /// The maps of one way run one inside of the other: two of them cannot both split a row, unless one reads what the other gives. Two that
 /// drop rows can, in any order.
-fn one_fan_at_a_time(plan: &Plan, reader: &Reader<'_>, way: &Way, cx: &mut Cx<'_>) -> Result<(), Reported> {
+fn one_fan_at_a_time(
+    plan: &Plan,
+    reader: &Consumer<'_>,
+    way: &InputWay,
+    cx: &mut Cx<'_>,
+) -> Result<(), Reported> {
     let fan = |origin: &Origin| origin.stage().map_or(Fan::One, |stage| plan.stages[stage.index()].fan());
     let before = way.from.iter().flat_map(|from| plan.ancestors(*from));
     let fans: BTreeSet<Origin> =

@@ -5,7 +5,7 @@ use orchestra_core::{SizeLimit, StageId};
 
 use crate::cx::Cx;
 use crate::diagnostics::Span;
-use crate::outputs::{StageOutput, Standing};
+use crate::outputs::{RowStanding, StageOutput};
 use crate::plan::{ColumnRef, Origin};
 use crate::workflow::Workflow;
 
@@ -89,11 +89,11 @@ fn report(workflow: &Workflow, stage: usize, cx: &mut Cx<'_>) {
     let read = OutputRead { stage: &node.name.value, model, span, fixed: batch.fixed_batch };
     let given = connected.slots.as_ref().map_or(&[][..], |slots| &slots.given);
     let size_limit = given.iter().find_map(|output| match &output.standing {
-        Standing::SizeLimit { limit, .. } => Some(limit),
+        RowStanding::SizeLimit { limit, .. } => Some(limit),
         _ => None,
     });
     let unloadable = given.iter().find_map(|output| match &output.standing {
-        Standing::Unconfirmed(Some(why)) if why.contains(DOES_NOT_LOAD) => Some(why),
+        RowStanding::Unconfirmed(Some(why)) if why.contains(DOES_NOT_LOAD) => Some(why),
         _ => None,
     });
     match (size_limit, unloadable) {
@@ -119,26 +119,26 @@ impl OutputRead<'_> {
             Some(_) => "export the model for batches of 1".to_owned(),
         };
         match &output.standing {
-            Standing::Known | Standing::SizeLimit { .. } => {}
-            Standing::NoRows(why) => {
+            RowStanding::Known | RowStanding::SizeLimit { .. } => {}
+            RowStanding::NoRows(why) => {
                 let several = self.fixed.map(|n| format!("; where {}", several_rows(n))).unwrap_or_default();
                 cx.error(self.span, format!("{name} has no row for each item: {why}")).help(format!(
                     "{alone}, with which all of it belongs to one item{several}; or read other outputs"
                 ));
             }
-            Standing::Unsteady => {
+            RowStanding::Unsteady => {
                 cx.warning(self.span, format!("{name} is another one at each run of the same batch"))
                     .label("as in models that draw random numbers, or were exported while they were trained")
                     .help(format!(
                         "whether items change each other cannot be found out then: export the model for inference, or {alone}"
                     ));
             }
-            Standing::UnsteadyAlone => {
+            RowStanding::UnsteadyAlone => {
                 cx.warning(self.span, format!("{name} is another one at each run of the same item"))
                     .label("as in models that draw random numbers, or were exported while they were trained")
                     .help("export the model for inference: until then no two runs write the same records");
             }
-            Standing::Unconfirmed(why) => {
+            RowStanding::Unconfirmed(why) => {
                 let tried = match why {
                     None => "`orchestra plan` runs the model and finds out".to_owned(),
                     Some(why) => format!("the model could not be tried: {why}"),
@@ -162,8 +162,9 @@ impl OutputRead<'_> {
     /// The model would fail with batches that the stage may make, whatever their items hold.
     fn report_size_limit(&self, limit: &SizeLimit, given: &[StageOutput], cx: &mut Cx<'_>) {
         let SizeLimit { runs, fails, error } = limit;
-        let has_rows =
-            given.iter().all(|output| matches!(output.standing, Standing::SizeLimit { has_rows: true, .. }));
+        let has_rows = given
+            .iter()
+            .all(|output| matches!(output.standing, RowStanding::SizeLimit { has_rows: true, .. }));
         let help = match (runs, has_rows) {
             (1, _) => format!("write `batch = {{ max = 1 }}` in stage `{}`", self.stage),
             (_, true) => {

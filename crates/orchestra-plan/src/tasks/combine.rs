@@ -2,14 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::rows;
+use super::rows::{self, TaskValues};
 use crate::cx::Cx;
 use crate::diagnostics::{Reported, Span};
 use crate::fields::At;
-use crate::template::{Part, parts};
+use crate::template::{TemplatePart, parts};
 use crate::workflow::{RawTask, RawValues};
-
-type Values = Vec<(String, String)>;
 
 /// Memory for the values of all tasks of a table, in MiB.
 const PRODUCT_MIB: usize = 512;
@@ -18,11 +16,11 @@ const PRODUCT_MIB: usize = 512;
 pub(super) const RESERVED: [&str; 3] = ["output", "tasks", "sinks"];
 
 /// The product of `matrix` and the rows of `for_each`; one without values where there is none of them. At most `most` + 1.
-pub(super) fn combinations(raw: &RawTask, most: usize, cx: &mut Cx<'_>) -> Result<Vec<Values>, Reported> {
-    let axis = |list: &RawValues| -> Vec<Values> {
+pub(super) fn combinations(raw: &RawTask, most: usize, cx: &mut Cx<'_>) -> Result<Vec<TaskValues>, Reported> {
+    let axis = |list: &RawValues| -> Vec<TaskValues> {
         list.values.iter().map(|value| vec![(list.name.value.clone(), value.clone())]).collect()
     };
-    let mut axes: Vec<Vec<Values>> = raw.matrix.iter().map(axis).collect();
+    let mut axes: Vec<Vec<TaskValues>> = raw.matrix.iter().map(axis).collect();
     let named = |list: &RawValues| (list.name.value.clone(), list.name.span);
     let mut names: Vec<(String, Span)> = raw.matrix.iter().map(named).collect();
     if let Some(file) = &raw.for_each {
@@ -45,7 +43,7 @@ pub(super) fn combinations(raw: &RawTask, most: usize, cx: &mut Cx<'_>) -> Resul
     let count = axes
         .iter()
         .try_fold(1usize, |count, axis| count.checked_mul(axis.len()).filter(|count| *count <= most));
-    let largest = |axis: &Vec<Values>| axis.iter().map(rows::memory).max().unwrap_or(0);
+    let largest = |axis: &Vec<TaskValues>| axis.iter().map(rows::memory).max().unwrap_or(0);
     let each: usize = axes.iter().map(largest).sum();
     let why = match count {
         None => format!("{most} combinations of values"),
@@ -58,16 +56,16 @@ pub(super) fn combinations(raw: &RawTask, most: usize, cx: &mut Cx<'_>) -> Resul
         let message = format!("task `{}` has more than {why}", raw.name.value);
         return cx.error(raw.name.span, message).fail();
     }
-    let product = |all: Vec<Values>, axis: &Vec<Values>| -> Vec<Values> {
+    let product = |all: Vec<TaskValues>, axis: &Vec<TaskValues>| -> Vec<TaskValues> {
         all.iter().flat_map(|values| axis.iter().map(move |more| [&values[..], more].concat())).collect()
     };
     is_fine.map(|()| axes.iter().fold(vec![Vec::new()], product))
 }
 
 /// The rows of the file that `for_each` of a task names.
-fn rows_of(task: &str, file: &At<String>, most: usize, cx: &mut Cx<'_>) -> Result<Vec<Values>, Reported> {
+fn rows_of(task: &str, file: &At<String>, most: usize, cx: &mut Cx<'_>) -> Result<Vec<TaskValues>, Reported> {
     for part in parts(&file.value) {
-        if let Part::Name(name) = part {
+        if let TemplatePart::Name(name) = part {
             return cx
                 .error(file.span, format!("`for_each` of task `{task}` has `{{{name}}}`, and its rows are read before any command runs"))
                 .help("name a file that is there before: let a workflow file of its own make it, and run that one first")

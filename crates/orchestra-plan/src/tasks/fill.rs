@@ -11,7 +11,7 @@ use crate::fields::At;
 use crate::nearest::suggestion;
 use crate::plan::{BEST_FOLDER, BestValue, TASKS_FOLDER};
 use crate::shell;
-use crate::template::{Part, parts};
+use crate::template::{TemplatePart, parts};
 use crate::workflow::{RawCommand, RawTask};
 
 /// Each with its value.
@@ -76,8 +76,8 @@ impl<'a> Fill<'a> {
         let mut filled = String::new();
         for part in parts(text) {
             match part {
-                Part::Text(text) => filled.push_str(text),
-                Part::Name(name) => {
+                TemplatePart::Text(text) => filled.push_str(text),
+                TemplatePart::Name(name) => {
                     let value = self.value_at(name, filled.len(), span, cx)?;
                     filled.push_str(&value);
                 }
@@ -91,11 +91,11 @@ impl<'a> Fill<'a> {
         let mut filled = String::new();
         for part in parts(&text.value) {
             let name = match part {
-                Part::Text(text) => {
+                TemplatePart::Text(text) => {
                     filled.push_str(text);
                     continue;
                 }
-                Part::Name(name) => name,
+                TemplatePart::Name(name) => name,
             };
             let known = self.best_values.len();
             let value = self.value_at(name, filled.len(), text.span, cx)?;

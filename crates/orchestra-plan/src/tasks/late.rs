@@ -6,13 +6,13 @@ use std::path::Path;
 
 use orchestra_core::tasks::with_earlier;
 
-use super::{Expander, Instance, Surroundings, fill};
+use super::{Expander, Instance, TaskContext, fill};
 use crate::cx::Cx;
 use crate::diagnostics::{Reported, Span};
 use crate::digest::digest;
 use crate::plan::{LatePlan, TASKS_FOLDER, TaskHistory, TasksPlan};
-use crate::template::{Part, parts};
-use crate::tree::{Node, Table, Value};
+use crate::template::{TemplatePart, parts};
+use crate::tree::{Table, Toml, TomlNode};
 use crate::workflow::RawTask;
 
 /// The tables that use values of tasks, by their section and name.
@@ -30,7 +30,7 @@ struct Used {
 
 /// What texts of a key are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
+enum TextRole {
     /// Patterns of paths, as `Paths`.
     Patterns,
     /// Paths relative to the folder of the workflow file. The fingerprint has them as written, and a moved folder goes on.
@@ -56,11 +56,11 @@ impl Late {
     /// Puts values of tasks into the tables of items. What is wrong with the tasks themselves is left to [`super::expand`] to say.
     pub fn fill(tree: &mut Table, raws: &[RawTask], instances: &[Instance], cx: &mut Cx<'_>) -> Self {
         let mut late = Self::default();
-        let around = Surroundings::default();
+        let around = TaskContext::default();
         let expander = Expander::new(raws, instances, &around, cx);
         for entry in tree.entries.iter_mut().filter(|entry| entry.key != TASKS_FOLDER) {
             let of_items = SECTIONS.iter().any(|(section, _)| *section == entry.key);
-            let Value::Table(tables) = &mut entry.node.value else { continue };
+            let Toml::Table(tables) = &mut entry.node.value else { continue };
             if !of_items {
                 for key in tables.entries.extract_if(.., |key| uses_tasks(&key.node)) {
                     cx.error(key.node.span, format!("`{}` cannot use values of tasks", key.key))
@@ -70,12 +70,12 @@ impl Late {
             }
             for table in tables.entries.iter_mut().filter(|table| uses_tasks(&table.node)) {
                 let mut used = Used::default();
-                let Value::Table(keys) = &mut table.node.value else { continue };
+                let Toml::Table(keys) = &mut table.node.value else { continue };
                 for key in &mut keys.entries {
                     let role = match (&entry.key[..], &key.key[..]) {
-                        ("sources", "paths") => Role::Patterns,
-                        ("sources", _) => Role::Paths,
-                        _ => Role::Text,
+                        ("sources", "paths") => TextRole::Patterns,
+                        ("sources", _) => TextRole::Paths,
+                        _ => TextRole::Text,
                     };
                     used.node(&mut key.node, &expander, role, cx);
                 }
@@ -169,13 +169,13 @@ impl Late {
 }
 
 impl Used {
-    fn node(&mut self, node: &mut Node, of: &Expander<'_>, role: Role, cx: &mut Cx<'_>) {
+    fn node(&mut self, node: &mut TomlNode, of: &Expander<'_>, role: TextRole, cx: &mut Cx<'_>) {
         match &mut node.value {
-            Value::Array(nodes) => nodes.iter_mut().for_each(|node| self.node(node, of, role, cx)),
-            Value::Table(table) => {
+            Toml::Array(nodes) => nodes.iter_mut().for_each(|node| self.node(node, of, role, cx)),
+            Toml::Table(table) => {
                 table.entries.iter_mut().for_each(|entry| self.node(&mut entry.node, of, role, cx));
             }
-            Value::String(text) if text.contains(VALUE) => {
+            Toml::String(text) if text.contains(VALUE) => {
                 if let Ok(filled) = self.text(text, node.span, of, role, cx) {
                     *text = filled;
                 }
@@ -190,30 +190,30 @@ impl Used {
         text: &str,
         span: Span,
         of: &Expander<'_>,
-        role: Role,
+        role: TextRole,
         cx: &mut Cx<'_>,
     ) -> Result<String, Reported> {
         let mut fill = fill::Fill::new(of, &[], Path::new(""));
         let mut filled = String::new();
         for part in parts(text) {
             match part {
-                Part::Text(text) => filled.push_str(text),
-                Part::Name(name) if name.starts_with("tasks.") => {
+                TemplatePart::Text(text) => filled.push_str(text),
+                TemplatePart::Name(name) if name.starts_with("tasks.") => {
                     let mut value = fill.value(name, span, cx)?;
-                    if role != Role::Text
+                    if role != TextRole::Text
                         && filled.is_empty()
                         && let Ok(inside) = Path::new(&value).strip_prefix(&cx.folder)
                     {
                         value = inside.display().to_string();
                     }
                     // The value is no pattern, whatever its folders are called.
-                    let is_special = |c: char| role == Role::Patterns && "*?[]{}\\!".contains(c);
+                    let is_special = |c: char| role == TextRole::Patterns && "*?[]{}\\!".contains(c);
                     for c in value.chars() {
                         filled.extend(is_special(c).then_some('\\'));
                         filled.push(c);
                     }
                 }
-                Part::Name(name) => filled.push_str(&format!("{{{name}}}")),
+                TemplatePart::Name(name) => filled.push_str(&format!("{{{name}}}")),
             }
         }
         for task in fill.after {
@@ -232,11 +232,11 @@ fn in_words(section: &str, name: &str) -> String {
     format!("{what} `{name}`")
 }
 
-fn uses_tasks(node: &Node) -> bool {
+fn uses_tasks(node: &TomlNode) -> bool {
     match &node.value {
-        Value::String(text) => text.contains(VALUE),
-        Value::Array(nodes) => nodes.iter().any(uses_tasks),
-        Value::Table(table) => table.entries.iter().any(|entry| uses_tasks(&entry.node)),
+        Toml::String(text) => text.contains(VALUE),
+        Toml::Array(nodes) => nodes.iter().any(uses_tasks),
+        Toml::Table(table) => table.entries.iter().any(|entry| uses_tasks(&entry.node)),
         _ => false,
     }
 }

@@ -12,10 +12,11 @@ const MAX_MIB: usize = 128;
 /// Longest line of JSON: what it holds takes many times as much while it is read.
 const MAX_LINE: usize = 1 << 20;
 
-type Row = Vec<(String, String)>;
+/// The values of a task by their names.
+pub(super) type TaskValues = Vec<(String, String)>;
 
 /// The rows of a csv, tsv, jsonl or ndjson file, which its name tells apart; else why it cannot be read, as a fragment.
-pub(super) fn rows(path: &Path, bytes: &[u8], most: usize) -> Result<Vec<Row>, String> {
+pub(super) fn rows(path: &Path, bytes: &[u8], most: usize) -> Result<Vec<TaskValues>, String> {
     let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
     let rows = match &ending[..] {
         "csv" => of_csv(bytes, b',', most),
@@ -30,7 +31,7 @@ pub(super) fn rows(path: &Path, bytes: &[u8], most: usize) -> Result<Vec<Row>, S
     }
 }
 
-fn of_csv(bytes: &[u8], delimiter: u8, most: usize) -> Result<Vec<Row>, String> {
+fn of_csv(bytes: &[u8], delimiter: u8, most: usize) -> Result<Vec<TaskValues>, String> {
     let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).from_reader(bytes);
     let names = reader.headers().map_err(|e| e.to_string())?.clone();
     check_columns(names.len())?;
@@ -45,7 +46,7 @@ fn of_csv(bytes: &[u8], delimiter: u8, most: usize) -> Result<Vec<Row>, String> 
     bounded(reader.records().take(most + 1).map(row))
 }
 
-fn of_jsonl(bytes: &[u8], most: usize) -> Result<Vec<Row>, String> {
+fn of_jsonl(bytes: &[u8], most: usize) -> Result<Vec<TaskValues>, String> {
     let text = str::from_utf8(bytes).map_err(|_| "it is no UTF-8".to_owned())?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let parse = |line: &str| (line.len() <= MAX_LINE).then(|| serde_json::from_str(line));
@@ -65,7 +66,7 @@ fn check_columns(n: usize) -> Result<(), String> {
     if n > MAX_COLUMNS { Err(format!("it has {n} columns; {MAX_COLUMNS} is the most")) } else { Ok(()) }
 }
 
-fn bounded(rows: impl Iterator<Item = Result<Row, String>>) -> Result<Vec<Row>, String> {
+fn bounded(rows: impl Iterator<Item = Result<TaskValues, String>>) -> Result<Vec<TaskValues>, String> {
     let mut taken = 0;
     let counted = rows.map(|row| {
         let row = row?;
@@ -76,7 +77,7 @@ fn bounded(rows: impl Iterator<Item = Result<Row, String>>) -> Result<Vec<Row>, 
 }
 
 /// What a row takes, at most.
-pub(super) fn memory(row: &Row) -> usize {
+pub(super) fn memory(row: &TaskValues) -> usize {
     row.iter().map(|(name, value)| 80 + name.len() + value.len()).sum()
 }
 

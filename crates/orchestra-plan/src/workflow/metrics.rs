@@ -8,7 +8,7 @@ use crate::fields::{At, Fields};
 use crate::keys;
 use crate::nearest::suggestion;
 use crate::plan::TaskMetric;
-use crate::tree::{Node, Value};
+use crate::tree::{Toml, TomlNode};
 
 /// Most metrics of a table: each is looked for in each line.
 const MAX_METRICS: usize = 32;
@@ -32,7 +32,7 @@ pub(super) fn read(f: &mut Fields<'_, '_>) -> Measured {
 fn metrics(f: &mut Fields<'_, '_>) -> Option<Vec<TaskMetric>> {
     let Some(entry) = f.entry("metrics") else { return Some(Vec::new()) };
     let nodes = match &entry.node.value {
-        Value::Array(nodes) => &nodes[..],
+        Toml::Array(nodes) => &nodes[..],
         _ => std::slice::from_ref(&entry.node),
     };
     if nodes.len() > MAX_METRICS {
@@ -50,11 +50,11 @@ fn metrics(f: &mut Fields<'_, '_>) -> Option<Vec<TaskMetric>> {
     Some(metrics)
 }
 
-fn metric(f: &mut Fields<'_, '_>, node: &Node) -> Option<TaskMetric> {
+fn metric(f: &mut Fields<'_, '_>, node: &TomlNode) -> Option<TaskMetric> {
     let what = format!("a metric of {}", f.what);
     let (name, regex) = match &node.value {
-        Value::String(name) => (At::new(name.clone(), node.span), None),
-        Value::Table(table) => {
+        Toml::String(name) => (At::new(name.clone(), node.span), None),
+        Toml::Table(table) => {
             let mut of = Fields::new(what, node.span, table, keys::METRIC, f.diags);
             let name = of.required_string("name", "as reports shall call it")?;
             let regex = of.required_string(

@@ -11,7 +11,7 @@ use crate::key::key;
 use crate::keys;
 use crate::kind::{BatchDraft, Draft, Kinds};
 use crate::plan::Limits;
-use crate::tree::{Table, Value};
+use crate::tree::{Table, Toml};
 
 const TABLES: [&str; 9] =
     ["sources", "models", "stages", "sinks", "tasks", "pipelines", "devices", "limits", "telemetry"];
@@ -120,7 +120,7 @@ fn version(fields: &mut Fields<'_, '_>) {
         fields.missing("version", "add `version = 1` as the first line");
         return;
     };
-    if !matches!(entry.node.value, Value::Integer(1)) {
+    if !matches!(entry.node.value, Toml::Integer(1)) {
         let found = entry.node.found();
         fields
             .diags

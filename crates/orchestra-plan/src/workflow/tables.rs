@@ -10,7 +10,7 @@ use crate::keys;
 use crate::kind::{SinkKind, Writes};
 use crate::nearest::suggestion;
 use crate::removed_keys;
-use crate::tree::{Table, Value};
+use crate::tree::{Table, Toml};
 
 /// Tables of one kind. Ids of the plan have 16 bits; a file beyond this bound is a mistake of the program that generated it.
 const MAX_TABLES: usize = 10_000;
@@ -45,7 +45,7 @@ pub(super) fn kind<'k, K: ?Sized + 'k>(
             .help(suggestion("kinds", "", names.iter().copied()));
         return None;
     };
-    let Value::String(text) = &entry.node.value else {
+    let Toml::String(text) = &entry.node.value else {
         diags
             .error(entry.node.span, format!("`kind` of {what} must be a string"))
             .label(format!("found {}", entry.node.found()));
@@ -72,7 +72,7 @@ pub(super) fn tables<T>(
     mut read: impl FnMut(At<String>, &Table, &mut Diagnostics) -> T,
 ) -> Vec<T> {
     let Some(section) = root.get(key) else { return Vec::new() };
-    let Value::Table(named) = &section.node.value else {
+    let Toml::Table(named) = &section.node.value else {
         diags
             .error(section.key_span, format!("`{key}` must hold named tables"))
             .label(format!("found {}", section.node.found()))
@@ -94,7 +94,7 @@ pub(super) fn tables<T>(
                 .help("names are made of letters, digits, `_` and `-`");
         }
         match &entry.node.value {
-            Value::Table(table) => result.push(read(name, table, diags)),
+            Toml::Table(table) => result.push(read(name, table, diags)),
             _ => {
                 diags
                     .error(entry.key_span, format!("{what} `{}` must be a table", entry.key))

@@ -11,8 +11,8 @@ use super::settings::positive;
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::keys;
-use crate::template::{Part, parts};
-use crate::tree::{Entry, Node, Table, Value};
+use crate::template::{TemplatePart, parts};
+use crate::tree::{Table, Toml, TomlEntry, TomlNode};
 
 const VALUES_OF_TASKS: [&str; 3] = ["output", "folder", "best"];
 
@@ -101,12 +101,12 @@ pub(super) fn read(name: At<String>, table: &Table, diags: &mut Diagnostics) -> 
 
 /// A list of paths, or a table of them: names for other tables to use, `{tasks.train.best.model}`.
 fn outputs(f: &mut Fields<'_, '_>) -> (Vec<At<String>>, BTreeMap<String, String>) {
-    let Some(Entry { node: Node { value: Value::Table(table), .. }, .. }) = f.entry("outputs") else {
+    let Some(TomlEntry { node: TomlNode { value: Toml::Table(table), .. }, .. }) = f.entry("outputs") else {
         return (f.strings("outputs").unwrap_or_default(), BTreeMap::new());
     };
     let (mut outputs, mut named) = (Vec::new(), BTreeMap::new());
-    for Entry { key, key_span, node, .. } in &table.entries {
-        let Value::String(text) = &node.value else {
+    for TomlEntry { key, key_span, node, .. } in &table.entries {
+        let Toml::String(text) = &node.value else {
             f.wrong("outputs", node, "a path by each name: { model = \"{output}/model.onnx\" }");
             continue;
         };
@@ -120,7 +120,9 @@ fn outputs(f: &mut Fields<'_, '_>) -> (Vec<At<String>>, BTreeMap<String, String>
         // Known for each task, and for the best of a table before that is.
         let own = text.strip_prefix("{output}/").filter(|rest| {
             let is_inside = Path::new(rest).components().all(|part| matches!(part, Component::Normal(_)));
-            parts(rest).iter().all(|part| matches!(part, Part::Text(_))) && is_inside && !rest.is_empty()
+            parts(rest).iter().all(|part| matches!(part, TemplatePart::Text(_)))
+                && is_inside
+                && !rest.is_empty()
         });
         match own {
             Some(rest) => {
@@ -144,13 +146,13 @@ fn command(f: &mut Fields<'_, '_>) -> Option<RawCommand> {
         return None;
     };
     match &entry.node.value {
-        Value::String(_) => f.string("command").map(RawCommand::Shell),
-        Value::Array(words) if words.is_empty() => {
+        Toml::String(_) => f.string("command").map(RawCommand::Shell),
+        Toml::Array(words) if words.is_empty() => {
             f.bad("command", entry.node.span, "is empty").help(help);
             None
         }
-        Value::Array(words) => {
-            let text = |node: &Node| Some(At::new(node.value.to_text()?, node.span));
+        Toml::Array(words) => {
+            let text = |node: &TomlNode| Some(At::new(node.value.to_text()?, node.span));
             let texts: Option<Vec<At<String>>> = words.iter().map(text).collect();
             if texts.is_none() {
                 f.wrong("command", &entry.node, "a list of words or a text for the shell");
@@ -166,7 +168,7 @@ fn command(f: &mut Fields<'_, '_>) -> Option<RawCommand> {
 
 fn env(f: &mut Fields<'_, '_>) -> Vec<(String, At<String>)> {
     let Some(entry) = f.entry("env") else { return Vec::new() };
-    let Value::Table(table) = &entry.node.value else {
+    let Toml::Table(table) = &entry.node.value else {
         f.wrong("env", &entry.node, "a table: env = { NAME = \"value\" }");
         return Vec::new();
     };
@@ -189,12 +191,12 @@ fn device(f: &mut Fields<'_, '_>) -> RawDevice {
     let expected =
         "\"auto\", \"none\", a device such as \"cuda:0\", a number of GPUs, or a share of one such as 0.5";
     match &node.value {
-        Value::String(text) if text == "auto" => whole(node.span),
-        Value::String(text) if text == "none" => RawDevice::None,
-        Value::String(text) => RawDevice::Named(At::new(text.clone(), node.span)),
-        Value::Integer(n @ 1..=1024) => RawDevice::Count(At::new(n.unsigned_abs() as usize, node.span)),
+        Toml::String(text) if text == "auto" => whole(node.span),
+        Toml::String(text) if text == "none" => RawDevice::None,
+        Toml::String(text) => RawDevice::Named(At::new(text.clone(), node.span)),
+        Toml::Integer(n @ 1..=1024) => RawDevice::Count(At::new(n.unsigned_abs() as usize, node.span)),
         // At least a thousandth: the bound on commands that share a GPU.
-        Value::Float(share) if (0.001..=1.0).contains(share) => {
+        Toml::Float(share) if (0.001..=1.0).contains(share) => {
             RawDevice::Share((share * f64::from(WHOLE)).round() as u32)
         }
         _ => {
@@ -231,7 +233,7 @@ fn memory(f: &mut Fields<'_, '_>) -> Option<u64> {
 
 fn retries(f: &mut Fields<'_, '_>) -> Retries {
     let Some(entry) = f.entry("retries") else { return Retries::default() };
-    if matches!(entry.node.value, Value::Integer(_)) {
+    if matches!(entry.node.value, Toml::Integer(_)) {
         let n = f.value("retries");
         let pause = Duration::ZERO;
         return Retries { out_of_memory: n, device_lost: n, timeout: n, code: n, signal: n, pause };
@@ -251,14 +253,14 @@ fn retries(f: &mut Fields<'_, '_>) -> Retries {
 /// Lists of values by their names.
 fn matrix(f: &mut Fields<'_, '_>) -> Vec<RawValues> {
     let Some(entry) = f.entry("matrix") else { return Vec::new() };
-    let Value::Table(table) = &entry.node.value else {
+    let Toml::Table(table) = &entry.node.value else {
         f.wrong("matrix", &entry.node, "a table of lists: matrix = { lr = [0.1, 0.01] }");
         return Vec::new();
     };
     let mut lists = Vec::new();
     for entry in &table.entries {
         let texts = match &entry.node.value {
-            Value::Array(nodes) if !nodes.is_empty() => {
+            Toml::Array(nodes) if !nodes.is_empty() => {
                 nodes.iter().map(|node| node.value.to_text()).collect()
             }
             _ => None,

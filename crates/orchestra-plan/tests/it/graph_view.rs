@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::{DIGITS, FakeHost, digits};
-use orchestra_plan::{Edge, GraphView, Node, PlanOptions};
+use orchestra_plan::{Edge, GraphNode, GraphView, PlanOptions};
 use proptest::prelude::*;
 
 /// Two preparations, a model with two inputs and two outputs, models behind a model, many sinks.
@@ -111,7 +111,7 @@ fn a_graph_gets_its_picture() {
 fn the_view_says_what_flows_and_where_it_runs() {
     let view = view(BRANCHES);
     let [branches] = &view.pipelines[..] else { panic!("{view:?}") };
-    let node = |node: &Node| {
+    let node = |node: &GraphNode| {
         let (details, devices) = (node.details.join(", "), node.devices.join(" "));
         format!("{:?} {} {}: {details}; {devices}", node.shape, node.kind, node.name)
     };

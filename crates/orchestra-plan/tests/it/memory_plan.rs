@@ -3,7 +3,7 @@
 
 use crate::common::{CROPS, DIGITS, FakeHost, infer, model, second_model, set};
 use orchestra_plan::{
-    DeviceView, Growth, LEAST_LOADER_BYTES, MachineView, Plan, PlanOptions, RenderStyle, WorkerPlan,
+    DeviceView, LEAST_LOADER_BYTES, MachineView, Plan, PlanOptions, RenderStyle, WorkerGrowth, WorkerPlan,
     describe, machine_from_toml,
 };
 use proptest::prelude::*;
@@ -122,7 +122,7 @@ fn a_model_of_which_nothing_is_known_is_left_room() {
     assert_eq!((&asked[..8], &asked[8..]), (&[3; 8][..], &[1; 8][..]), "who asks is given");
     let plan = host.good(&(model("memory = \"5GiB\"") + unknown));
     assert!(
-        workers(&plan).iter().all(|w| w.growth == Some(Growth { most: 4, is_asked: false })),
+        workers(&plan).iter().all(|w| w.growth == Some(WorkerGrowth { most: 4, is_asked: false })),
         "both may grow"
     );
     assert!(describe(&plan).contains("another model here is measured in the run first, then up to 4"));
@@ -133,7 +133,9 @@ fn where_nothing_is_known_one_worker_is_measured_in_the_run_and_there_are_slots_
     let host = FakeHost::with(server());
     for (asked, most, is_asked) in [("", 4, false), ("workers = 6", 6, true)] {
         let plan = host.good(&model(asked));
-        assert!(workers(&plan).iter().all(|w| (w.count, w.growth) == (1, Some(Growth { most, is_asked }))));
+        assert!(
+            workers(&plan).iter().all(|w| (w.count, w.growth) == (1, Some(WorkerGrowth { most, is_asked })))
+        );
         let slots = plan.batch_stages().next().unwrap().1.layout.slots;
         assert_eq!(slots, 2 * 8 * most + 2);
         let text = describe(&plan);

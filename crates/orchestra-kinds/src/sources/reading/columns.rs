@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Column, ColumnType, Schema, fixed_tensor};
 use orchestra_core::shapes::Opens;
-use orchestra_plan::tree::Value as Toml;
+use orchestra_plan::tree::Toml;
 use orchestra_plan::{
     Fields, ItemSchema, Json, Reported, Setting, SourceContext, TypedSource, file_of, toml_key,
 };

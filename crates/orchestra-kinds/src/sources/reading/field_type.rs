@@ -4,7 +4,7 @@ use std::fmt;
 
 use bincode::{Decode, Encode};
 use orchestra_core::{DType, MAX_RANK};
-use orchestra_plan::tree::{Node, Value as Toml};
+use orchestra_plan::tree::{Toml, TomlNode};
 use orchestra_plan::{Fields, Json, Setting};
 use serde_json::value::RawValue;
 
@@ -132,7 +132,7 @@ impl Setting for Shape {
 
     fn read(fields: &mut Fields<'_, '_>, key: &str) -> Option<Self> {
         let node = &fields.entry(key)?.node;
-        let side = |item: &Node| match item.value {
+        let side = |item: &TomlNode| match item.value {
             Toml::Integer(n) => usize::try_from(n).ok(),
             _ => None,
         };

@@ -4,7 +4,7 @@ use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, PixelInput, Resize
 
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::{Dim, TensorSpec};
-use orchestra_plan::tree::{Node, Value};
+use orchestra_plan::tree::{Toml, TomlNode};
 use orchestra_plan::{Choice as _, Fields, Span, choices, keys};
 
 keys! {
@@ -178,12 +178,12 @@ fn size(f: &mut Fields<'_, '_>) -> Option<[u32; 2]> {
         f.missing("size", "size = [height, width], in pixels, as the model wants it");
         return None;
     };
-    let side = |node: &Node| match node.value {
-        Value::Integer(n) => u32::try_from(n).ok(),
+    let side = |node: &TomlNode| match node.value {
+        Toml::Integer(n) => u32::try_from(n).ok(),
         _ => None,
     };
     let sides = match &entry.node.value {
-        Value::Array(items) if items.len() == 2 => side(&items[0]).zip(side(&items[1])),
+        Toml::Array(items) if items.len() == 2 => side(&items[0]).zip(side(&items[1])),
         _ => None,
     };
     match sides {

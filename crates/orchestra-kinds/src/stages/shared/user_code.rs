@@ -4,7 +4,7 @@ use std::path::Path;
 
 use orchestra_core::data::{Column, ColumnType};
 use orchestra_core::{DType, Dim, MAX_RANK, TensorSpec};
-use orchestra_plan::tree::{Node, Value};
+use orchestra_plan::tree::{Toml, TomlNode};
 use orchestra_plan::{At, Fields, Key, Setting, key};
 
 /// A table in `outputs`.
@@ -42,8 +42,8 @@ pub fn file_name(file: &At<String>) -> At<String> {
     At::new(name.into_owned(), file.span)
 }
 
-fn outputs(f: &mut Fields<'_, '_>, node: &Node) -> Option<Vec<TensorSpec>> {
-    let Value::Table(table) = &node.value else {
+fn outputs(f: &mut Fields<'_, '_>, node: &TomlNode) -> Option<Vec<TensorSpec>> {
+    let Toml::Table(table) = &node.value else {
         f.wrong("outputs", node, "a table: outputs = { mean = { dtype = \"f32\", shape = [3] } }");
         return None;
     };
@@ -53,7 +53,7 @@ fn outputs(f: &mut Fields<'_, '_>, node: &Node) -> Option<Vec<TensorSpec>> {
     }
     let mut found = Some(Vec::new());
     for entry in &table.entries {
-        let Value::Table(output) = &entry.node.value else {
+        let Toml::Table(output) = &entry.node.value else {
             f.wrong(
                 &format!("outputs.{}", entry.key),
                 &entry.node,
@@ -84,13 +84,13 @@ fn shape(f: &mut Fields<'_, '_>) -> Option<Vec<Dim>> {
         );
         return None;
     };
-    let dim = |node: &Node| match node.value {
-        Value::Integer(-1) => Some(Dim::Dynamic),
-        Value::Integer(n) => Some(Dim::Fixed(usize::try_from(n).ok()?)),
+    let dim = |node: &TomlNode| match node.value {
+        Toml::Integer(-1) => Some(Dim::Dynamic),
+        Toml::Integer(n) => Some(Dim::Fixed(usize::try_from(n).ok()?)),
         _ => None,
     };
     let dims = match &entry.node.value {
-        Value::Array(dims) if dims.len() <= MAX_RANK => dims.iter().map(dim).collect(),
+        Toml::Array(dims) if dims.len() <= MAX_RANK => dims.iter().map(dim).collect(),
         _ => None,
     };
     if dims.is_none() {

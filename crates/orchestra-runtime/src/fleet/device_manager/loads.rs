@@ -5,7 +5,7 @@ use orchestra_core::load_order::{LoadOrder, LoadStep, StageCandidate};
 use orchestra_core::worker_places::Handover;
 use orchestra_core::{DeviceId, StageId};
 use orchestra_machine::Gpu;
-use orchestra_plan::{BatchPlan, Growth, Plan, WorkerPlan};
+use orchestra_plan::{BatchPlan, Plan, WorkerGrowth, WorkerPlan};
 use ractor::ActorRef;
 
 use super::DeviceState;
@@ -43,7 +43,7 @@ pub(super) fn load_order(context: &RunContext, device: DeviceId) -> Option<LoadO
 pub(super) fn asked_for_later(context: &RunContext, device: DeviceId, stage: StageId) -> usize {
     let workers = served_on(&context.plan, device).find(|(s, ..)| *s == stage).map(|(_, _, workers)| workers);
     match workers.map(|w| (w.count, w.growth)) {
-        Some((count, Some(Growth { most, is_asked: true }))) => most.saturating_sub(count),
+        Some((count, Some(WorkerGrowth { most, is_asked: true }))) => most.saturating_sub(count),
         _ => 0,
     }
 }
