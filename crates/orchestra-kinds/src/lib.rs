@@ -21,16 +21,16 @@ pub fn builtin() -> Kinds {
     Kinds {
         sources: vec![
             Arc::new(Typed::<sources::images::Images>::kind()),
-            Arc::new(Typed::<sources::files::Files>::kind()),
+            Arc::new(Typed::<sources::files::FilesSource>::kind()),
             Arc::new(Typed::<sources::tensors::Tensors>::kind()),
-            Arc::new(Typed::<sources::jsonl::JsonLines>::kind()),
-            Arc::new(Typed::<sources::csv::Csv>::kind()),
-            Arc::new(Typed::<sources::parquet::Parquet>::kind()),
-            Arc::new(Typed::<sources::tar::Tar>::kind()),
+            Arc::new(Typed::<sources::jsonl::JsonLinesSource>::kind()),
+            Arc::new(Typed::<sources::csv::CsvSource>::kind()),
+            Arc::new(Typed::<sources::parquet::ParquetSource>::kind()),
+            Arc::new(Typed::<sources::tar::TarSource>::kind()),
             Arc::new(Typed::<sources::zip::Zip>::kind()),
             Arc::new(Typed::<sources::range::Range>::kind()),
             Arc::new(Typed::<sources::random::Random>::kind()),
-            Arc::new(Typed::<sources::request::Request>::kind()),
+            Arc::new(Typed::<sources::request::RequestSource>::kind()),
         ],
         stages: vec![
             Arc::new(Typed::<stages::image::Image>::kind()),

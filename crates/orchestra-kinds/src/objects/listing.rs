@@ -8,7 +8,7 @@ use orchestra_store::{ListError, Object, ObjectPage, ObjectStore, Objects};
 
 use super::client::{Client, Patience, Url, wait_for};
 use super::{Kind, Protocol, Trouble};
-use crate::sources::reading::input::{Input, Stream, open_object};
+use crate::sources::reading::input::{FileLike, InputStream, open_object};
 
 /// All stores that this program knows.
 #[derive(Debug)]
@@ -67,8 +67,8 @@ impl ObjectStore for Stores {
 
 /// An object whose errors say what its store says.
 struct Listed {
-    object: Input,
-    stream: Stream,
+    object: FileLike,
+    stream: InputStream,
     url: String,
 }
 

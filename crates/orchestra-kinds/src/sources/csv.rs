@@ -19,24 +19,24 @@ use super::reading::columns::{
     opens_of, or_foreign,
 };
 use super::reading::csv_record::{RecordParser, never_closed};
-use super::reading::encoding::Foreign;
+use super::reading::encoding::ForeignEncoding;
 use super::reading::field_type::{Field, FieldType};
 use super::reading::input::{ReadSeek, describe};
-use super::reading::lines::{Ends, RecordReader, first_record, has_changed, head_of, list, open_quote};
+use super::reading::lines::{RecordEnds, RecordReader, first_record, has_changed, head_of, list, open_quote};
 use super::reading::number::no_number;
-use super::reading::row::{Row, Taken};
+use super::reading::row::{FieldRow, Taken};
 use crate::objects;
 
 settings! {
-    pub struct Csv {
+    pub struct CsvSource {
         /// names of columns with their types: `text`, `picture` (a path, relative to the file), or a tensor: `i64`, `f64`, `f32[8]` (written `[1, 2.5, ..]`), ..; `f64?` or `text?` has rows without it, whose field is empty; without `columns`, all of them: numbers as f64, `true` and `false` as bool, else text
-        columns: Option<DeclaredColumns<Csv>> => "all, typed by the first record",
+        columns: Option<DeclaredColumns<CsvSource>> => "all, typed by the first record",
         /// what stands between two fields, one ASCII character; `"\t"` is a tab
         delimiter: Delimiter = ",",
     }
 }
 
-impl DeclaresColumns for Csv {
+impl DeclaresColumns for CsvSource {
     const TYPES: &'static [&'static str] = &["text", "picture"];
 }
 
@@ -74,14 +74,14 @@ impl Delimiter {
     }
 }
 
-impl TypedSource for Csv {
+impl TypedSource for CsvSource {
     const NAME: &'static str = "csv";
     const ABOUT: &'static str = "The records of CSV files, of at most 16 MiB each, which all have the same header in their first line. An item is called `file.csv:line`, \
          after the line in which it begins.";
     const OBJECTS: Option<ObjectAccess> = Some(objects::ACCESS);
-    type Items = Records;
+    type Items = CsvItems;
 
-    fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, Records), Reported> {
+    fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, CsvItems), Reported> {
         let Delimiter(delimiter) = self.delimiter;
         let is_named = source.fields.entry("delimiter").is_some();
         let name = source.first.map(|first| first.name.clone()).unwrap_or_default();
@@ -108,7 +108,7 @@ impl TypedSource for Csv {
         if delimiter != b',' {
             schema.settings["delimiter"] = self.delimiter.json();
         }
-        Ok((schema, Records { delimiter, header, fields }))
+        Ok((schema, CsvItems { delimiter, header, fields }))
     }
 
     fn describe(question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
@@ -127,11 +127,11 @@ struct FirstRecord {
 
 impl FirstRecord {
     fn of(&self, file: &mut dyn ReadSeek) -> Result<FoundColumns, String> {
-        let ends = Ends::Quoted { delimiter: self.delimiter };
+        let ends = RecordEnds::Quoted { delimiter: self.delimiter };
         let head = head_of(file, ends, 2).map_err(|error| error.to_string())?;
         let found = first_records(&head, self.delimiter);
         let is_hint = |(_, line): (_, &[u8])| delimiter_hint(line).is_some();
-        let tells = first_record(&head, Ends::Line).is_ok_and(is_hint);
+        let tells = first_record(&head, RecordEnds::Line).is_ok_and(is_hint);
         if let Some(other) = other_delimiter(&head, self.delimiter).filter(|_| !self.is_named && !tells) {
             let why = format!("its header is one column, in which {other} stands");
             let own = in_quotes(self.delimiter);
@@ -148,7 +148,7 @@ impl FirstRecord {
 
 /// What seems to stand between the columns of a file whose header is one with this delimiter.
 fn other_delimiter(head: &[u8], delimiter: u8) -> Option<String> {
-    let (_, header) = first_record(head, Ends::Quoted { delimiter }).ok()?;
+    let (_, header) = first_record(head, RecordEnds::Quoted { delimiter }).ok()?;
     let n_columns = |delimiter: u8| {
         RecordParser::new(delimiter).fields(header).map_or(1, |columns| columns.iter().count())
     };
@@ -165,12 +165,12 @@ fn in_quotes(delimiter: u8) -> String {
 /// The header and the first record of a file of which these are the first bytes.
 fn first_records(head: &[u8], delimiter: u8) -> Result<(Vec<String>, Vec<String>), String> {
     let header = header_of(head, delimiter)?;
-    let (at, _) = first_record(head, Ends::Quoted { delimiter })?;
+    let (at, _) = first_record(head, RecordEnds::Quoted { delimiter })?;
     let rest = &head[(at.at + at.len) as usize..];
     if rest.iter().all(u8::is_ascii_whitespace) {
         return Ok((header.clone(), vec![String::new(); header.len()]));
     }
-    let (_, record) = first_record(rest, Ends::Quoted { delimiter })?;
+    let (_, record) = first_record(rest, RecordEnds::Quoted { delimiter })?;
     let mut parser = RecordParser::new(delimiter);
     let record = parser.n_fields(record, header.len()).map_err(|why| format!("its first record {why}"))?;
     Ok((header, record.iter().map(str::to_owned).collect()))
@@ -178,9 +178,9 @@ fn first_records(head: &[u8], delimiter: u8) -> Result<(Vec<String>, Vec<String>
 
 /// The names of the columns of a file of which these are the first bytes.
 fn header_of(head: &[u8], delimiter: u8) -> Result<Vec<String>, String> {
-    let (_, header) = first_record(head, Ends::Quoted { delimiter }).map_err(|why| {
+    let (_, header) = first_record(head, RecordEnds::Quoted { delimiter }).map_err(|why| {
         let starts_open =
-            first_record(head, Ends::Line).is_ok_and(|(_, line)| open_quote(line, delimiter).is_some());
+            first_record(head, RecordEnds::Line).is_ok_and(|(_, line)| open_quote(line, delimiter).is_some());
         if starts_open { format!("{why}: a quote in its first line is not closed there") } else { why }
     })?;
     if let Some(hint) = delimiter_hint(header) {
@@ -241,7 +241,7 @@ fn guess(text: &str) -> Box<RawValue> {
 }
 
 #[derive(Debug, Clone, Encode, Decode)]
-pub struct Records {
+pub struct CsvItems {
     /// All columns of a file, in its order.
     header: Vec<String>,
     /// Those that items have: names of the header.
@@ -249,15 +249,15 @@ pub struct Records {
     delimiter: u8,
 }
 
-impl Items for Records {
+impl Items for CsvItems {
     fn list(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
-        let ends = Ends::Quoted { delimiter: self.delimiter };
+        let ends = RecordEnds::Quoted { delimiter: self.delimiter };
         let check = |file: &mut dyn ReadSeek| {
             let head = head_of(file, ends, 1).map_err(|error| ListError::bad_file(path, error))?;
             let foreign = |why: String| {
                 let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-                let foreign = Foreign::of(&head, &name);
+                let foreign = ForeignEncoding::of(&head, &name);
                 foreign.map_or(why, |foreign| format!("it is {}; {}", foreign.what, foreign.help()))
             };
             let header = header_of(&head, self.delimiter).map_err(foreign).map_err(unreadable)?;
@@ -275,11 +275,11 @@ impl Items for Records {
     }
 
     fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
-        let row = Row::new(&self.fields, options.max_pixels);
+        let row = FieldRow::new(&self.fields, options.max_pixels);
         let place = |field: &Field| self.header.iter().position(|name| *name == field.name);
         let places = self.fields.iter().map(place).collect();
         let (reader, parser) = (RecordReader::new(options), RecordParser::new(self.delimiter));
-        Box::new(Record { records: self.clone(), places, reader, parser, row })
+        Box::new(CsvFetch { records: self.clone(), places, reader, parser, row })
     }
 
     fn opens(&self) -> Opens {
@@ -287,16 +287,16 @@ impl Items for Records {
     }
 }
 
-struct Record {
-    records: Records,
+struct CsvFetch {
+    records: CsvItems,
     /// Where each field stands in a record.
     places: Vec<Option<usize>>,
     reader: RecordReader,
     parser: RecordParser,
-    row: Row,
+    row: FieldRow,
 }
 
-impl FetchRun for Record {
+impl FetchRun for CsvFetch {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
         let Self { records, places, reader, parser, row } = self;
         let (path, bytes, opener) = reader.read(locator).map_err(|refusal| match refusal.kind {
@@ -353,7 +353,7 @@ mod tests {
         ];
         let fields = fields.map(|(name, ty)| Field::new(name, ty)).into();
         let header = header_of(text, b',').unwrap();
-        let source = Records { header, fields, delimiter: b',' };
+        let source = CsvItems { header, fields, delimiter: b',' };
         let (items, _) = listed(&source, &path).unwrap();
         let names: Vec<&str> = items.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, [":2", ":4", ":5", ":6", ":7", ":8"]);

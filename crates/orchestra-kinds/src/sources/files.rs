@@ -17,10 +17,10 @@ use super::reading::read_file::LastFolder;
 use crate::objects::{self, ReadObject};
 
 settings! {
-    pub struct Files {}
+    pub struct FilesSource {}
 }
 
-impl TypedSource for Files {
+impl TypedSource for FilesSource {
     const NAME: &'static str = "files";
     const ABOUT: &'static str = "Files of any kind, of at most 1 GiB: `content` (bytes), `path` (text, absolute, or the URL of an object; a byte that is no UTF-8 as `\\xFF`) and \
          `size` (i64, in bytes). [Python](../guide/python.md) takes all of them, of files of at most 256 MiB. `paths` may name [objects](../guide/workflow-file.md#objects): `s3://bucket/sounds/*.wav`.";

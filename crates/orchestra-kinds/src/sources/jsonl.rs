@@ -22,30 +22,30 @@ use super::reading::columns::{
 use super::reading::encoding::NO_UTF8;
 use super::reading::field_type::Field;
 use super::reading::input::{ReadSeek, describe};
-use super::reading::lines::{Ends, RecordReader, first_record, has_changed, head_of, list};
-use super::reading::row::{Row, Taken};
+use super::reading::lines::{RecordEnds, RecordReader, first_record, has_changed, head_of, list};
+use super::reading::row::{FieldRow, Taken};
 use crate::objects;
 
 settings! {
-    pub struct JsonLines {
+    pub struct JsonLinesSource {
         /// names of fields with their types: `text`, `json` (any value, as text), `picture` (a path, relative to the file), or a tensor: `i64`, `f32[8]`, ...;
         /// `f64?` or `text?` has lines where it is null or not there; `"result.score" = "f64"` is a field of an object; without `columns`, those of the first line:
         /// text, numbers as f64, lists of numbers as tensors of f64
-        columns: Option<DeclaredColumns<JsonLines>> => "the first line's",
+        columns: Option<DeclaredColumns<JsonLinesSource>> => "the first line's",
     }
 }
 
-impl DeclaresColumns for JsonLines {
+impl DeclaresColumns for JsonLinesSource {
     const TYPES: &'static [&'static str] = &["text", "json", "picture"];
 }
 
-impl TypedSource for JsonLines {
+impl TypedSource for JsonLinesSource {
     const NAME: &'static str = "jsonl";
     const ABOUT: &'static str = "The lines of JSON files, an object each, of at most 16 MiB; its fields are columns. An item is called `file.jsonl:line`.";
     const OBJECTS: Option<ObjectAccess> = Some(objects::ACCESS);
-    type Items = Lines;
+    type Items = JsonLinesItems;
 
-    fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, Lines), Reported> {
+    fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, JsonLinesItems), Reported> {
         let fields = match self.columns {
             Some(declared) => declared.0,
             None => {
@@ -59,7 +59,7 @@ impl TypedSource for JsonLines {
                 inferred(source, &name, &record)?
             }
         };
-        Ok((item_schema::<Self>(&fields), Lines { fields }))
+        Ok((item_schema::<Self>(&fields), JsonLinesItems { fields }))
     }
 
     fn describe(question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
@@ -75,8 +75,8 @@ struct FirstLine {
 
 impl FirstLine {
     fn of(&self, file: &mut dyn ReadSeek) -> Result<FoundColumns, String> {
-        let head = head_of(file, Ends::Line, 1).map_err(|error| error.to_string())?;
-        let found = first_record(&head, Ends::Line)
+        let head = head_of(file, RecordEnds::Line, 1).map_err(|error| error.to_string())?;
+        let found = first_record(&head, RecordEnds::Line)
             .and_then(|(at, record)| parse(record).map_err(|why| format!("line {}: {why}", at.line)));
         let typed =
             found.map(|record| record.into_iter().map(|(name, value)| (name, found_type(&value))).collect());
@@ -89,14 +89,14 @@ type RecordFields = Vec<(String, Box<RawValue>)>;
 
 /// The fields of an object, in the order of the text.
 fn parse(line: &[u8]) -> Result<RecordFields, String> {
-    struct Record(RecordFields);
-    struct Fields;
-    impl<'de> Visitor<'de> for Fields {
-        type Value = Record;
+    struct JsonObject(RecordFields);
+    struct JsonObjectVisitor;
+    impl<'de> Visitor<'de> for JsonObjectVisitor {
+        type Value = JsonObject;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("an object")
         }
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Record, A::Error> {
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonObject, A::Error> {
             let mut fields: RecordFields = Vec::new();
             while let Some(field) = map.next_entry()? {
                 fields.push(field);
@@ -105,16 +105,16 @@ fn parse(line: &[u8]) -> Result<RecordFields, String> {
             names.sort_unstable();
             match names.windows(2).find(|pair| pair[0] == pair[1]) {
                 Some(pair) => Err(A::Error::custom(format!("it has `{}` twice", pair[0]))),
-                None => Ok(Record(fields)),
+                None => Ok(JsonObject(fields)),
             }
         }
     }
-    impl<'de> Deserialize<'de> for Record {
+    impl<'de> Deserialize<'de> for JsonObject {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            deserializer.deserialize_map(Fields)
+            deserializer.deserialize_map(JsonObjectVisitor)
         }
     }
-    let record: Record = serde_json::from_slice(line).map_err(|error| {
+    let record: JsonObject = serde_json::from_slice(line).map_err(|error| {
         // A record is one line, so only the column tells something.
         let text = error.to_string();
         let (why, _) = text.split_once(" at line ").unwrap_or((&text, ""));
@@ -137,13 +137,13 @@ fn value_of<'a>(record: &'a [(String, Box<RawValue>)], name: &str) -> Option<Cow
 }
 
 #[derive(Debug, Encode, Decode)]
-pub struct Lines {
+pub struct JsonLinesItems {
     fields: Vec<Field>,
 }
 
-impl Items for Lines {
+impl Items for JsonLinesItems {
     fn list(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
-        list(path, Ends::Line, None, push)
+        list(path, RecordEnds::Line, None, push)
     }
 
     fn has_changed(&self, before: &Path, now: &Path) -> bool {
@@ -151,8 +151,8 @@ impl Items for Lines {
     }
 
     fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
-        let row = Row::new(&self.fields, options.max_pixels);
-        Box::new(Line { reader: RecordReader::new(options), row })
+        let row = FieldRow::new(&self.fields, options.max_pixels);
+        Box::new(JsonLinesFetch { reader: RecordReader::new(options), row })
     }
 
     fn opens(&self) -> Opens {
@@ -160,12 +160,12 @@ impl Items for Lines {
     }
 }
 
-struct Line {
+struct JsonLinesFetch {
     reader: RecordReader,
-    row: Row,
+    row: FieldRow,
 }
 
-impl FetchRun for Line {
+impl FetchRun for JsonLinesFetch {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
         let Self { reader, row } = self;
         let (path, bytes, opener) = reader.read(locator)?;
@@ -215,7 +215,7 @@ mod tests {
         ];
         std::fs::write(&path, lines.join("\n")).unwrap();
         let fields = vec![Field::new("n", FieldType::scalar(DType::I64)), Field::new("t", FieldType::Text)];
-        let source = Lines { fields };
+        let source = JsonLinesItems { fields };
         let (items, _) = listed(&source, &path).unwrap();
         assert_eq!(items.len(), lines.len());
         assert!(items.iter().enumerate().all(|(at, (name, _))| *name == format!(":{}", at + 1)));

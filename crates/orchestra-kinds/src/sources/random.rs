@@ -14,7 +14,7 @@ use orchestra_plan::{
 };
 use orchestra_store::{Found, ListError, PushFound};
 
-use super::reading::field_type::{Shape, is_bounded};
+use super::reading::field_type::{ShapeSetting, is_bounded};
 use super::reading::limits::{LARGEST_TENSOR, MOST_ITEMS};
 use super::reading::locator::{locator, parts};
 
@@ -25,7 +25,7 @@ settings! {
         #[missing("say how many: items = 1000")]
         items: u64,
         /// the shape of an item; `[]` is a single number
-        shape: Option<At<Shape>> => "[]",
+        shape: Option<At<ShapeSetting>> => "[]",
         /// the type of the numbers; whole numbers are any of their type
         dtype: DType = "f32",
         /// how they lie
@@ -53,9 +53,9 @@ impl TypedSource for Random {
     const ABOUT: &'static str =
         "Tensors of random numbers, the same for an item in every run with the same seed. It reads no file.";
     const HAS_FILES: bool = false;
-    type Items = Numbers;
+    type Items = RandomItems;
 
-    fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, Numbers), Reported> {
+    fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, RandomItems), Reported> {
         let Random { items, shape, dtype, distribution, seed, column } = self;
         let fields = &mut source.fields;
         if let Some(shape) = shape.as_ref().filter(|shape| !is_bounded(&shape.value.0, dtype)) {
@@ -80,12 +80,12 @@ impl TypedSource for Random {
             }),
             decoders: None,
         };
-        Ok((schema, Numbers { items, seed, dtype, shape, is_normal, column }))
+        Ok((schema, RandomItems { items, seed, dtype, shape, is_normal, column }))
     }
 }
 
 #[derive(Debug, Clone, Encode, Decode)]
-pub struct Numbers {
+pub struct RandomItems {
     items: u64,
     seed: u64,
     dtype: DType,
@@ -94,26 +94,26 @@ pub struct Numbers {
     column: String,
 }
 
-impl Items for Numbers {
+impl Items for RandomItems {
     fn list(&self, _: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         (0..self.items)
             .try_for_each(|item| push(Found::Item(&item.to_string(), &locator(Path::new(""), &[item]))))
     }
 
     fn start(&self, _: &ReadOptions) -> Box<dyn FetchRun> {
-        Box::new(Item { numbers: self.clone(), data: Vec::new() })
+        Box::new(RandomFetch { numbers: self.clone(), data: Vec::new() })
     }
 }
 
-struct Item {
-    numbers: Numbers,
+struct RandomFetch {
+    numbers: RandomItems,
     data: Vec<u8>,
 }
 
-impl FetchRun for Item {
+impl FetchRun for RandomFetch {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
         let (_, item) = parts(locator, 1)?;
-        let Numbers { seed, dtype, ref shape, is_normal, .. } = self.numbers;
+        let RandomItems { seed, dtype, ref shape, is_normal, .. } = self.numbers;
         let elements = shape.iter().product::<usize>();
         let mut bits = Bits::of(seed, item[0]);
         self.data.clear();
@@ -139,7 +139,7 @@ impl FetchRun for Item {
     }
 
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
-        let Numbers { column, dtype, shape, .. } = &self.numbers;
+        let RandomItems { column, dtype, shape, .. } = &self.numbers;
         show(&[Value::Tensor(TensorView { name: column, dtype: *dtype, shape, data: &self.data })]);
     }
 }
@@ -187,8 +187,8 @@ fn mix(mut z: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn numbers(dtype: DType, is_normal: bool, seed: u64) -> Numbers {
-        Numbers { items: 100, seed, dtype, shape: [1000].into(), is_normal, column: "x".into() }
+    fn numbers(dtype: DType, is_normal: bool, seed: u64) -> RandomItems {
+        RandomItems { items: 100, seed, dtype, shape: [1000].into(), is_normal, column: "x".into() }
     }
 
     fn item(run: &mut dyn FetchRun, n: u64) -> Vec<u8> {

@@ -30,14 +30,14 @@ impl TypedSource for Range {
     const NAME: &'static str = "range";
     const ABOUT: &'static str = "Whole numbers from `start` to below `stop`, as the scalar `n` of i64; an item is called by its number. It reads no file.";
     const HAS_FILES: bool = false;
-    type Items = Numbers;
+    type Items = RangeItems;
 
-    fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, Numbers), Reported> {
+    fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, RangeItems), Reported> {
         let (fields, Range { start, stop, step }) = (&mut source.fields, self);
         if step.value == 0 {
             return fields.bad("step", step.span, "must not be 0").fail();
         }
-        let numbers = Numbers { start, stop: stop.value, step: step.value };
+        let numbers = RangeItems { start, stop: stop.value, step: step.value };
         let n = numbers.count();
         if n == 0 {
             let reason = format!("leaves no number: it goes from {start} in steps of {}", step.value);
@@ -56,14 +56,14 @@ impl TypedSource for Range {
 }
 
 #[derive(Debug, Clone, Copy, Encode, Decode)]
-pub struct Numbers {
+pub struct RangeItems {
     start: i64,
     stop: i64,
     /// Not 0.
     step: i64,
 }
 
-impl Numbers {
+impl RangeItems {
     fn count(self) -> u128 {
         let way = i128::from(self.stop) - i128::from(self.start);
         let is_forward = (way > 0) == (self.step > 0);
@@ -80,7 +80,7 @@ impl Numbers {
     }
 }
 
-impl Items for Numbers {
+impl Items for RangeItems {
     fn list(&self, _: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let numbers = (0..).map_while(|at| Some((at, self.get(at)?)));
         for (at, number) in numbers {
@@ -90,16 +90,16 @@ impl Items for Numbers {
     }
 
     fn start(&self, _: &ReadOptions) -> Box<dyn FetchRun> {
-        Box::new(Number { numbers: *self, bytes: [0; 8] })
+        Box::new(RangeFetch { numbers: *self, bytes: [0; 8] })
     }
 }
 
-struct Number {
-    numbers: Numbers,
+struct RangeFetch {
+    numbers: RangeItems,
     bytes: [u8; 8],
 }
 
-impl FetchRun for Number {
+impl FetchRun for RangeFetch {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
         let (_, at) = parts(locator, 1)?;
         let number = self.numbers.get(at[0]);
@@ -124,7 +124,7 @@ mod tests {
         for (start, stop, step) in
             [(0, 5, 1), (3, 11, 4), (3, 12, 4), (2, -7, -3), (i64::MAX - 2, i64::MAX, 1)]
         {
-            let numbers = Numbers { start, stop, step };
+            let numbers = RangeItems { start, stop, step };
             let mut expected = Vec::new();
             let mut n = i128::from(start);
             while (step > 0 && n < i128::from(stop)) || (step < 0 && n > i128::from(stop)) {
@@ -144,8 +144,8 @@ mod tests {
             assert!(run.fetch(&locator(Path::new(""), &[expected.len() as u64])).is_err());
         }
         for (start, stop, step) in [(0, 0, 1), (5, 0, 1), (0, 5, -1)] {
-            assert_eq!(Numbers { start, stop, step }.count(), 0);
+            assert_eq!(RangeItems { start, stop, step }.count(), 0);
         }
-        assert_eq!(Numbers { start: i64::MIN, stop: i64::MAX, step: 1 }.count(), u128::from(u64::MAX));
+        assert_eq!(RangeItems { start: i64::MIN, stop: i64::MAX, step: 1 }.count(), u128::from(u64::MAX));
     }
 }

@@ -10,38 +10,38 @@ use super::reading::columns::{DeclaredColumns, DeclaresColumns, item_schema};
 use super::reading::undecoded_picture::UndecodedPicture;
 
 settings! {
-    pub struct Request {
+    pub struct RequestSource {
         /// what each request brings, names with types: `text`, or a tensor: `i64`, `f32[8]`, ...; `f64?` or `text?` may be missing; without `columns`, a
         /// request brings the bytes of a picture file
-        columns: Option<DeclaredColumns<Request>> => "a picture",
+        columns: Option<DeclaredColumns<RequestSource>> => "a picture",
     }
 }
 
-impl DeclaresColumns for Request {
+impl DeclaresColumns for RequestSource {
     const TYPES: &'static [&'static str] = &["text"];
 }
 
-impl TypedSource for Request {
+impl TypedSource for RequestSource {
     const NAME: &'static str = "request";
     const ABOUT: &'static str = "What a program asks about that [embeds orchestra](../guide/library.md): a picture, or the columns of an item. Its records go back \
          through sinks of kind `reply`, and no run can be made of it.";
     const HAS_FILES: bool = false;
     const LISTS_FILES: bool = false;
     const NAMES_REPEAT: bool = true;
-    type Items = Asked;
+    type Items = RequestedItems;
 
-    fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, Asked), Reported> {
+    fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, RequestedItems), Reported> {
         Ok(match self.columns {
             Some(declared) => {
                 source.request = Some(RequestItem::Row);
-                (item_schema::<Self>(&declared.0), Asked::Row)
+                (item_schema::<Self>(&declared.0), RequestedItems::Row)
             }
             None => {
                 source.request = Some(RequestItem::File);
                 let gives = Schema::of("picture", ColumnType::Picture);
                 let (settings, decoders) =
                     (serde_json::json!({ "kind": Self::NAME }), Some(orchestra_media::DECODERS));
-                (ItemSchema { gives, settings, decoders }, Asked::Picture)
+                (ItemSchema { gives, settings, decoders }, RequestedItems::Picture)
             }
         })
     }
@@ -49,18 +49,18 @@ impl TypedSource for Request {
 
 /// What requests bring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
-pub enum Asked {
+pub enum RequestedItems {
     /// The bytes of a picture, which are what locates it.
     Picture,
     /// The row: nothing of it is read.
     Row,
 }
 
-impl Items for Asked {
+impl Items for RequestedItems {
     fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
         match self {
-            Asked::Picture => Box::new(SentPicture(UndecodedPicture::new(options.max_pixels))),
-            Asked::Row => Box::new(NoFetch),
+            RequestedItems::Picture => Box::new(PictureFetch(UndecodedPicture::new(options.max_pixels))),
+            RequestedItems::Row => Box::new(NoFetch),
         }
     }
 
@@ -69,13 +69,13 @@ impl Items for Asked {
     }
 
     fn are_read(&self) -> bool {
-        *self == Asked::Picture
+        *self == RequestedItems::Picture
     }
 }
 
-struct SentPicture(UndecodedPicture);
+struct PictureFetch(UndecodedPicture);
 
-impl FetchRun for SentPicture {
+impl FetchRun for PictureFetch {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
         let bytes = self.0.bytes_mut();
         bytes.clear();

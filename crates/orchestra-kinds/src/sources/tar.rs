@@ -26,14 +26,14 @@ use super::reading::tar_members;
 use crate::objects;
 
 settings! {
-    pub struct Tar {
+    pub struct TarSource {
         /// the extensions whose members an item has, each a column of that name: pictures (`jpg`, `png`, `webp`, ...), `cls` (a number, i64),
         /// `txt`, `text`, `caption` and `json` (text), `npy` (a tensor of the first sample's shape); any other is bytes
         columns: Option<Vec<At<String>>> => "those of the first sample",
     }
 }
 
-impl TypedSource for Tar {
+impl TypedSource for TarSource {
     const NAME: &'static str = "tar";
     const ABOUT: &'static str = "The samples of uncompressed tar archives, as WebDataset writes them: members that follow one another and share their path up to the first \
          dot of the file name. Links, hard and symbolic, have the bytes of the member that they lead to; archives that were put one behind the other are read on. An item is called `shard.tar/key`. `paths` may name [objects](../guide/workflow-file.md#objects), of which headers and \
@@ -90,7 +90,7 @@ fn first_sample(
     let help =
         "name the archives with `paths`, or with a manifest that is a file; or name `columns`, without `npy`";
     let question = Question::FirstSample(names);
-    let (name, found) = look_into_first::<Tar, _>(source, &question, None, help)?;
+    let (name, found) = look_into_first::<TarSource, _>(source, &question, None, help)?;
     found.or_else(|why| {
         source
             .error(format!("`{name}` cannot be read as a tar archive of samples: {why}"))

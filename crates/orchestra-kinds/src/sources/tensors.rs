@@ -9,8 +9,8 @@ use orchestra_plan::{
 };
 use orchestra_store::{ListError, is_url};
 
-use self::arrays::{Array, Arrays, arrays};
-use self::rows::Rows;
+use self::arrays::{Arrays, SourceArray, arrays};
+use self::rows::TensorItems;
 use super::reading::columns::schema;
 use super::reading::input::{describe, look, look_into_first};
 use super::reading::limits::LARGEST_TENSOR;
@@ -49,9 +49,9 @@ impl TypedSource for Tensors {
     const ABOUT: &'static str = "The rows (first dimension) of arrays in `.npy` files of one shape and element type, in C order; an item is called `file.npy[row]`. With `beside`, the rows of several such files of equal length together. Or those of \
          `.npz` files, with a column per array and the same number of rows in each; a deflated array is unpacked from its beginning, as a stream.";
     const OBJECTS: Option<ObjectAccess> = Some(objects::ACCESS);
-    type Items = Rows;
+    type Items = TensorItems;
 
-    fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, Rows), Reported> {
+    fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, TensorItems), Reported> {
         let help = "name the files with `paths`, or with a manifest that is a file";
         let (name, found) = look_into_first::<Self, Arrays>(source, &(), None, help)?;
         let Arrays { is_npz, arrays, .. } = found.or_else(|why| {
@@ -73,7 +73,7 @@ impl TypedSource for Tensors {
         })?;
         let beside = self.beside.iter().flat_map(|Beside(NamedTexts(paths))| paths);
         let beside: Vec<String> = beside.map(|(_, path)| path.value.clone()).collect();
-        let rows = Rows { is_npz, fields, beside, chunk, max_items: source.limits.max_items };
+        let rows = TensorItems { is_npz, fields, beside, chunk, max_items: source.limits.max_items };
         let headers = chosen.into_iter().map(|array| array.header).collect::<Result<Vec<_>, String>>();
         let counted = headers.and_then(|headers| rows.count(headers.iter().collect()));
         source.n_items = counted.as_ref().ok().copied();
@@ -118,15 +118,16 @@ impl Tensors {
     /// The arrays of the first file that items have, under their names.
     fn choose(
         &self,
-        found: Vec<Array>,
+        found: Vec<SourceArray>,
         file: &str,
         source: &mut SourceContext<'_, '_>,
-    ) -> Result<Vec<Array>, Reported> {
+    ) -> Result<Vec<SourceArray>, Reported> {
         let Some(columns) = &self.columns else {
-            let named = |array: Array| Array { name: self.column.clone().unwrap_or(array.name), ..array };
+            let named =
+                |array: SourceArray| SourceArray { name: self.column.clone().unwrap_or(array.name), ..array };
             return Ok(found.into_iter().map(named).collect());
         };
-        let mut chosen: Vec<Array> = Vec::new();
+        let mut chosen: Vec<SourceArray> = Vec::new();
         for column in columns {
             let array = found.iter().find(|array| array.name == column.value);
             let is_new = chosen.iter().all(|array| array.name != column.value);
@@ -146,7 +147,7 @@ impl Tensors {
     /// Adds the arrays of the files beside the first one.
     fn add_beside(
         &self,
-        chosen: &mut Vec<Array>,
+        chosen: &mut Vec<SourceArray>,
         source: &mut SourceContext<'_, '_>,
     ) -> Result<(), Reported> {
         let Some(first) = source.first else { return Ok(()) };
@@ -163,7 +164,7 @@ impl Tensors {
                     "columns have names of their own; `column` is that of the file of `paths`",
                 ),
                 Ok(array) => {
-                    chosen.push(Array { name: name.value.clone(), ..array });
+                    chosen.push(SourceArray { name: name.value.clone(), ..array });
                     continue;
                 }
                 Err(why) => (
@@ -186,13 +187,13 @@ impl Tensors {
 }
 
 /// What decides about results, for the fingerprint.
-fn settings_of(rows: &Rows) -> Json {
+fn settings_of(rows: &TensorItems) -> Json {
     match rows {
         // As it was before there was more to say, so that earlier runs go on.
-        Rows { is_npz: false, chunk: None, fields, beside, .. } if beside.is_empty() => {
+        TensorItems { is_npz: false, chunk: None, fields, beside, .. } if beside.is_empty() => {
             serde_json::json!({ "kind": Tensors::NAME, "column": fields[0].name })
         }
-        Rows { fields, chunk, beside, .. } => {
+        TensorItems { fields, chunk, beside, .. } => {
             let names: Vec<_> = fields.iter().map(|field| &field.name).collect();
             let mut settings = serde_json::json!({ "kind": Tensors::NAME, "columns": names, "rows": chunk });
             if !beside.is_empty() {

@@ -17,11 +17,11 @@ use orchestra_store::{Found, ListError, PassedOver, PassedOverCounts, PushFound,
 
 use super::reading::archive::Member;
 use super::reading::file_version::FileVersion;
-use super::reading::input::{Input, Last, Opener, answer, open_to_list, warn_of_no_item, why_no_item};
+use super::reading::input::{FileLike, Last, Opener, answer, open_to_list, warn_of_no_item, why_no_item};
 use super::reading::limits::LARGEST_FILE_BYTES;
 use super::reading::locator::{locator, parts};
 use super::reading::undecoded_picture::UndecodedPicture;
-use super::reading::zip_members::{self, Place, read_member};
+use super::reading::zip_members::{self, ZipPlace, read_member};
 use crate::objects;
 
 settings! {
@@ -114,7 +114,7 @@ impl Items for Pictures {
                 };
                 n_items += 1;
                 let name = escape(Path::new(OsStr::from_bytes(&name)));
-                let place = place.unwrap_or_else(Place::astray);
+                let place = place.unwrap_or_else(ZipPlace::astray);
                 push(Found::Item(&format!("/{name}"), &locator(path, &place.numbers())))?;
             }
             Ok(())
@@ -138,14 +138,14 @@ impl Items for Pictures {
 
 struct MemberPicture {
     opener: Opener,
-    open: Last<Input>,
+    open: Last<FileLike>,
     picture: UndecodedPicture,
 }
 
 impl FetchRun for MemberPicture {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
         let (path, numbers) = parts(locator, 5)?;
-        let place = numbers.first_chunk().and_then(|numbers| Place::of_numbers(*numbers));
+        let place = numbers.first_chunk().and_then(|numbers| ZipPlace::of_numbers(*numbers));
         let place =
             place.ok_or_else(|| Refusal::result("the list of items names no member; this is a bug"))?;
         if place.len > LARGEST_FILE_BYTES {

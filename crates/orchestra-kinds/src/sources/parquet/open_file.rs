@@ -15,10 +15,10 @@ use parquet::schema::types::{ColumnDescPtr, ColumnDescriptor};
 
 use super::leaves::{footer, guarded, is_text, is_unsigned, resolve, row_groups};
 use crate::sources::reading::field_type::{Field, FieldType};
-use crate::sources::reading::input::{Input, Opener, Stream};
+use crate::sources::reading::input::{FileLike, InputStream, Opener};
 use crate::sources::reading::limits::{LARGEST_FILE_BYTES, LARGEST_TEXT};
 use crate::sources::reading::read_file::or_no_memory;
-use crate::sources::reading::row::{Cell, Row, Taken};
+use crate::sources::reading::row::{FieldBuffer, FieldRow, Taken};
 use orchestra_plan::toml_key;
 
 /// Rows that are decoded together.
@@ -26,8 +26,8 @@ const BLOCK: usize = 64;
 
 /// A file whose columns are read block by block.
 pub struct OpenFile {
-    pub input: Input,
-    reader: SerializedFileReader<Input>,
+    pub input: FileLike,
+    reader: SerializedFileReader<FileLike>,
     leaves: Vec<usize>,
     group: Option<OpenGroup>,
 }
@@ -45,12 +45,12 @@ struct OpenGroup {
 struct OpenColumn {
     descr: ColumnDescPtr,
     reader: ColumnReader,
-    block: Block,
+    block: ColumnBlock,
 }
 
 /// The values of some rows of a column.
 #[derive(Default)]
-struct Block {
+struct ColumnBlock {
     numbers: Vec<Element>,
     /// Places among them of numbers beyond `i64`, for which others stand there.
     beyond: Vec<(usize, u64)>,
@@ -59,15 +59,15 @@ struct Block {
     rows: Vec<(usize, bool)>,
 }
 
-impl Length for Input {
+impl Length for FileLike {
     fn len(&self) -> u64 {
         // Of a file that cannot be asked no row can be read, and the reading says why.
         self.size().unwrap_or(0)
     }
 }
 
-impl ChunkReader for Input {
-    type T = BufReader<Stream>;
+impl ChunkReader for FileLike {
+    type T = BufReader<InputStream>;
 
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
         Ok(BufReader::new(self.from(start)))
@@ -87,7 +87,7 @@ impl ChunkReader for Input {
 }
 
 impl OpenFile {
-    pub fn open(input: Input, fields: &[Field]) -> Result<Self, String> {
+    pub fn open(input: FileLike, fields: &[Field]) -> Result<Self, String> {
         // Checks how large the footer is.
         let metadata = footer(&mut input.from(0))?;
         let leaves = resolve(&metadata, fields)?;
@@ -115,7 +115,7 @@ impl OpenFile {
                         Ok(OpenColumn {
                             descr,
                             reader: group.get_column_reader(*leaf)?,
-                            block: Block::default(),
+                            block: ColumnBlock::default(),
                         })
                     };
                     self.leaves.iter().map(open).collect::<Result<Vec<_>, ParquetError>>()
@@ -137,7 +137,7 @@ impl OpenFile {
     }
 
     /// Takes the values of the row at this place of the blocks. Gives the bytes that were read for it.
-    pub fn take(&self, at: usize, row: &mut Row, beside: (&Path, &Opener)) -> Result<u64, Refusal> {
+    pub fn take(&self, at: usize, row: &mut FieldRow, beside: (&Path, &Opener)) -> Result<u64, Refusal> {
         let mut columns = self.group.iter().flat_map(|group| &group.columns);
         row.fill(|_, field, cell| match columns.next() {
             Some(column) => column.block.take(at, field, cell, beside, is_text(&column.descr)),
@@ -150,7 +150,7 @@ impl OpenColumn {
     /// Passes over rows, and reads the next ones into the block.
     fn read(&mut self, skip: usize, n: usize) -> Result<(), ParquetError> {
         let unsigned = is_unsigned(&self.descr);
-        let Block { numbers, beyond, bytes, rows } = &mut self.block;
+        let ColumnBlock { numbers, beyond, bytes, rows } = &mut self.block;
         numbers.clear();
         beyond.clear();
         bytes.clear();
@@ -221,13 +221,13 @@ fn values<T: DataType>(
     if rows.len() != n || end != values.len() { Err(short()) } else { Ok(values) }
 }
 
-impl Block {
+impl ColumnBlock {
     /// Takes the value of a row for a field. Gives the bytes that were read for it.
     fn take(
         &self,
         at: usize,
         field: &Field,
-        cell: &mut Cell,
+        cell: &mut FieldBuffer,
         (beside, opener): (&Path, &Opener),
         is_path: bool,
     ) -> Result<Taken, Refusal> {
@@ -260,23 +260,23 @@ impl Block {
             Err(refuse(FailureKind::TooLarge, error))
         };
         match (cell, &field.ty) {
-            (Cell::Bytes(data), FieldType::Tensor { dtype, shape }) => {
+            (FieldBuffer::Bytes(data), FieldType::Tensor { dtype, shape }) => {
                 data.clear();
                 self.tensor(begin..end, field, (*dtype, shape), data).map_err(|why| wrong(&why))?;
                 Ok(Taken::Bytes(0))
             }
-            (Cell::Bytes(data), _) => {
+            (FieldBuffer::Bytes(data), _) => {
                 data.clear();
                 data.extend_from_slice(bytes()?);
                 Ok(Taken::Bytes(data.len() as u64))
             }
-            (Cell::Picture(picture), _) if !is_path => {
+            (FieldBuffer::Picture(picture), _) if !is_path => {
                 let to = picture.bytes_mut();
                 to.clear();
                 to.extend_from_slice(bytes()?);
                 Ok(Taken::Bytes(to.len() as u64))
             }
-            (cell @ (Cell::Text(_) | Cell::Picture(_)), _) => {
+            (cell @ (FieldBuffer::Text(_) | FieldBuffer::Picture(_)), _) => {
                 let text = std::str::from_utf8(bytes()?).map_err(|_| wrong("is no UTF-8 text"))?;
                 Ok(match cell.take_text(field, text, beside, opener)? {
                     Taken::Bytes(bytes) => Taken::Bytes(bytes + text.len() as u64),

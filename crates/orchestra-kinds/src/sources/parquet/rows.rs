@@ -10,7 +10,7 @@ use orchestra_core::shapes::{FetchRun, KindSettings, Opens};
 use orchestra_plan::{ItemSchema, Items, ReadOptions, Reported, SourceContext};
 use orchestra_store::{Found, ListError, PushFound};
 
-use super::Parquet;
+use super::ParquetSource;
 use super::leaves::{all, footer, resolve, row_groups};
 use super::open_file::OpenFile;
 use crate::sources::reading::columns::{item_schema, opens_of};
@@ -21,12 +21,12 @@ use crate::sources::reading::input::{
 };
 use crate::sources::reading::limits::check_items;
 use crate::sources::reading::locator::{locator, parts};
-use crate::sources::reading::row::Row;
+use crate::sources::reading::row::FieldRow;
 
 pub fn connect(
     declared: Option<Vec<Field>>,
     source: &mut SourceContext<'_, '_>,
-) -> Result<(ItemSchema, Files), Reported> {
+) -> Result<(ItemSchema, ParquetItems), Reported> {
     let max_items = source.limits.max_items;
     let fields = match (declared, source.first) {
         (Some(fields), None) => fields,
@@ -34,7 +34,8 @@ pub fn connect(
             let help =
                 "name them with their types, columns = { age = \"i64\" }, or name the files with `paths`";
             let question = FirstFile { declared, max_items };
-            let (name, found) = look_into_first::<Parquet, (Vec<Field>, u64)>(source, &question, None, help)?;
+            let (name, found) =
+                look_into_first::<ParquetSource, (Vec<Field>, u64)>(source, &question, None, help)?;
             source.n_items = found.as_ref().ok().map(|(_, items)| *items);
             match found {
                 Ok((fields, _)) if !fields.is_empty() => fields,
@@ -48,7 +49,7 @@ pub fn connect(
             }
         }
     };
-    Ok((item_schema::<Parquet>(&fields), Files { fields, max_items }))
+    Ok((item_schema::<ParquetSource>(&fields), ParquetItems { fields, max_items }))
 }
 
 /// Asks for the columns of a file, where they are not declared, and for the number of its rows.
@@ -76,12 +77,12 @@ pub fn answer(question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError
 }
 
 #[derive(Debug, Encode, Decode)]
-pub struct Files {
+pub struct ParquetItems {
     fields: Vec<Field>,
     max_items: u64,
 }
 
-impl Items for Files {
+impl Items for ParquetItems {
     fn list(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
         let (metadata, version) = open_to_list(path, |file, seen| {
@@ -106,9 +107,9 @@ impl Items for Files {
     }
 
     fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
-        let row = Row::new(&self.fields, options.max_pixels);
+        let row = FieldRow::new(&self.fields, options.max_pixels);
         let opener = Opener::new(options);
-        Box::new(RowReader { fields: self.fields.clone(), opener, open: Last::default(), row })
+        Box::new(ParquetFetch { fields: self.fields.clone(), opener, open: Last::default(), row })
     }
 
     fn opens(&self) -> Opens {
@@ -116,14 +117,14 @@ impl Items for Files {
     }
 }
 
-struct RowReader {
+struct ParquetFetch {
     fields: Vec<Field>,
     opener: Opener,
     open: Last<OpenFile>,
-    row: Row,
+    row: FieldRow,
 }
 
-impl FetchRun for RowReader {
+impl FetchRun for ParquetFetch {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
         let (path, numbers) = parts(locator, 3)?;
         let (group, row, listed) = (numbers[0], numbers[1], numbers[2]);
@@ -210,7 +211,7 @@ mod tests {
         writer.close().unwrap();
     }
 
-    fn files() -> Files {
+    fn files() -> ParquetItems {
         let tensor = |dtype, shape| FieldType::Tensor { dtype, shape };
         let fields = [
             ("v", tensor(DType::F32, vec![2])),
@@ -218,7 +219,7 @@ mod tests {
             ("text", FieldType::Text),
             ("x", tensor(DType::F32, vec![])),
         ];
-        Files { fields: fields.map(|(name, ty)| Field::new(name, ty)).into(), max_items: 1000 }
+        ParquetItems { fields: fields.map(|(name, ty)| Field::new(name, ty)).into(), max_items: 1000 }
     }
 
     fn items(path: &Path) -> Result<Vec<(String, Vec<u8>)>, ListError> {
@@ -279,7 +280,7 @@ mod tests {
             (DType::F64, [None, Some(beyond), Some(rounded), Some(beyond), Some(rounded)]),
         ] {
             let ty = FieldType::Tensor { dtype, shape: vec![] };
-            let source = Files { fields: vec![Field::new("u", ty)], ..files() };
+            let source = ParquetItems { fields: vec![Field::new("u", ty)], ..files() };
             let (items, _) = listed(&source, &path).unwrap();
             let mut run = source.start(&ReadOptions::default());
             for (((_, locator), number), failed) in items.iter().zip(numbers).zip(failed) {

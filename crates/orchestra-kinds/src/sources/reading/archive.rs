@@ -4,11 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use orchestra_store::{PassedOver, is_hidden};
 
-use super::archive_links::{Astray, Link, Links, MOST_LINKS, clean};
+use super::archive_links::{ArchiveLink, Astray, Links, MOST_LINKS, clean};
 
 /// Where bytes lie, or why they cannot be found.
 pub type Placed<P> = Result<P, Astray>;
-type EntryOf<A> = Entry<<A as Entries>::Place, <A as Entries>::Link>;
+type EntryOf<A> = ArchiveEntry<<A as Entries>::Place, <A as Entries>::Link>;
 
 /// The entries of an archive, which can be read again from the first one on.
 pub trait Entries {
@@ -27,7 +27,7 @@ pub trait Entries {
     fn go_to(&mut self, walk: Option<Self::Walk>) -> Result<Self::Walk, String>;
 
     /// What a link leads to. Goes back to where it was.
-    fn target(&mut self, link: &Self::Link) -> Result<Link, String>;
+    fn target(&mut self, link: &Self::Link) -> Result<ArchiveLink, String>;
 
     /// The path that is followed for a link of this name.
     ///
@@ -40,15 +40,15 @@ pub trait Entries {
 }
 
 #[derive(Debug)]
-pub struct Entry<P, L> {
+pub struct ArchiveEntry<P, L> {
     pub name: Vec<u8>,
     /// Where it stands in the archive.
     pub at: u64,
-    pub holds: Holds<P, L>,
+    pub holds: EntryContent<P, L>,
 }
 
 #[derive(Debug)]
-pub enum Holds<P, L> {
+pub enum EntryContent<P, L> {
     File(Placed<P>),
     Link(L),
     Nothing(PassedOver),
@@ -70,12 +70,12 @@ pub struct Members<A: Entries> {
     archive: A,
     takes_hidden: bool,
     /// Found with the first link.
-    targets: Option<Targets<A::Place>>,
+    targets: Option<LinkTargets<A::Place>>,
 }
 
 /// What the links of an archive lead to.
 #[derive(Debug)]
-struct Targets<P> {
+struct LinkTargets<P> {
     links: Links,
     /// By name, in the order of the archive: where the entry stands, and where the bytes lie.
     files: HashMap<Vec<u8>, Vec<(u64, Placed<P>)>>,
@@ -94,17 +94,17 @@ impl<A: Entries> Members<A> {
 
     /// The next member; `None` at the end of the archive.
     pub fn next(&mut self) -> Result<Option<Member<A::Place>>, String> {
-        let Some(Entry { name, at, holds }) = self.archive.entry()? else { return Ok(None) };
+        let Some(ArchiveEntry { name, at, holds }) = self.archive.entry()? else { return Ok(None) };
         if !self.takes_hidden && is_hidden(&name) {
             return Ok(Some(Member::PassedOver(PassedOver::Hidden)));
         }
         let place = match holds {
-            Holds::File(place) => place,
-            Holds::Nothing(reason) => return Ok(Some(Member::PassedOver(reason))),
-            Holds::Link(link) => {
+            EntryContent::File(place) => place,
+            EntryContent::Nothing(reason) => return Ok(Some(Member::PassedOver(reason))),
+            EntryContent::Link(link) => {
                 let targets = match &mut self.targets {
                     Some(targets) => targets,
-                    none => none.insert(Targets::find(&mut self.archive)?),
+                    none => none.insert(LinkTargets::find(&mut self.archive)?),
                 };
                 match targets.of(A::path(&name, &link), A::is_hard(&link).then_some(at)) {
                     Some(place) => place,
@@ -116,14 +116,14 @@ impl<A: Entries> Members<A> {
     }
 }
 
-impl<P: Copy> Targets<P> {
+impl<P: Copy> LinkTargets<P> {
     /// Reads the whole archive twice: for its links, and for what they lead to. So an archive without links is read once, and memory holds links alone.
     fn find<A: Entries<Place = P>>(archive: &mut A) -> Result<Self, String> {
         let here = archive.go_to(None)?;
         let mut targets = Self { links: Links::default(), files: HashMap::new(), folders: HashSet::new() };
         let (mut paths, mut n_links) = (Vec::new(), 0);
-        while let Some(Entry { name, holds, .. }) = archive.entry()? {
-            let Holds::Link(link) = holds else {
+        while let Some(ArchiveEntry { name, holds, .. }) = archive.entry()? {
+            let EntryContent::Link(link) = holds else {
                 targets.links.see(&name, None);
                 continue;
             };
@@ -140,7 +140,7 @@ impl<P: Copy> Targets<P> {
         let wanted: HashSet<Vec<u8>> =
             paths.iter().filter_map(|path| targets.links.follow(path).ok()).collect();
         archive.go_to(None)?;
-        while let Some(Entry { name, at, holds }) = archive.entry()? {
+        while let Some(ArchiveEntry { name, at, holds }) = archive.entry()? {
             let name = clean(&name);
             let mut above = name.as_slice();
             while let Some(slash) = above.iter().rposition(|byte| *byte == b'/') {
@@ -151,9 +151,9 @@ impl<P: Copy> Targets<P> {
             }
             match holds {
                 _ if !wanted.contains(&name) => {}
-                Holds::File(place) => targets.files.entry(name).or_default().push((at, place)),
-                Holds::Nothing(PassedOver::Folder) => drop(targets.folders.insert(name)),
-                Holds::Nothing(_) | Holds::Link(_) => {}
+                EntryContent::File(place) => targets.files.entry(name).or_default().push((at, place)),
+                EntryContent::Nothing(PassedOver::Folder) => drop(targets.folders.insert(name)),
+                EntryContent::Nothing(_) | EntryContent::Link(_) => {}
             }
         }
         archive.go_to(Some(here))?;

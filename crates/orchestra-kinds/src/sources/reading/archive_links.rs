@@ -10,14 +10,14 @@ pub const MOST_LINKS: usize = 1 << 18;
 const MOST_HOPS: usize = 40;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Link {
+pub enum ArchiveLink {
     /// Another name of the member of this name.
     Hard(Vec<u8>),
     /// A path from the folder of the link on.
     Symbolic(Vec<u8>),
 }
 
-impl Link {
+impl ArchiveLink {
     /// The path from the root of the archive on that a link of this name stands for.
     pub fn path(&self, name: &[u8]) -> Result<Vec<u8>, Astray> {
         match self {
@@ -65,15 +65,15 @@ impl Astray {
 
 /// The links of an archive, by their names.
 #[derive(Debug, Default)]
-pub struct Links(HashMap<Vec<u8>, Link>);
+pub struct Links(HashMap<Vec<u8>, ArchiveLink>);
 
 impl Links {
     /// A member of this name follows, which takes the place of an earlier one.
-    pub fn see(&mut self, name: &[u8], link: Option<Link>) {
+    pub fn see(&mut self, name: &[u8], link: Option<ArchiveLink>) {
         let name = clean(name);
         match link {
             // Given twice, a file is stored once and then as a link to its own name.
-            Some(Link::Hard(target)) if clean(&target) == name => {}
+            Some(ArchiveLink::Hard(target)) if clean(&target) == name => {}
             Some(link) => drop(self.0.insert(name, link)),
             None => drop(self.0.remove(&name)),
         }
@@ -96,12 +96,12 @@ impl Links {
                 return Err(Astray::Loop);
             }
             let target = match link {
-                Link::Hard(target) => {
+                ArchiveLink::Hard(target) => {
                     reached.clear();
                     target
                 }
-                Link::Symbolic(target) if target.starts_with(b"/") => return Err(Astray::Outside),
-                Link::Symbolic(target) => {
+                ArchiveLink::Symbolic(target) if target.starts_with(b"/") => return Err(Astray::Outside),
+                ArchiveLink::Symbolic(target) => {
                     reached.pop();
                     target
                 }
@@ -141,10 +141,10 @@ mod tests {
             ("two", "one"),
         ];
         for (name, target) in symbolic {
-            links.see(name.as_bytes(), Some(Link::Symbolic(target.into())));
+            links.see(name.as_bytes(), Some(ArchiveLink::Symbolic(target.into())));
         }
         for (name, target) in [("./h", "./b/x"), ("hh", "h"), ("to-link", "a/l"), ("self", "./self")] {
-            links.see(name.as_bytes(), Some(Link::Hard(target.into())));
+            links.see(name.as_bytes(), Some(ArchiveLink::Hard(target.into())));
         }
         let follow = |name: &str| links.follow(name.as_bytes()).map(|name| String::from_utf8(name).unwrap());
         for name in ["a/l", "chain", "through", "h", "hh", "to-link", "b/x", "./folder/x"] {
@@ -160,8 +160,8 @@ mod tests {
         ] {
             assert_eq!(follow(name), Err(why), "{name}");
         }
-        assert_eq!(Link::Symbolic(b"../x".into()).path(b"a/b/l"), Ok(b"a/b/../x".to_vec()));
-        assert_eq!(Link::Symbolic(b"/x".into()).path(b"l"), Err(Astray::Outside));
+        assert_eq!(ArchiveLink::Symbolic(b"../x".into()).path(b"a/b/l"), Ok(b"a/b/../x".to_vec()));
+        assert_eq!(ArchiveLink::Symbolic(b"/x".into()).path(b"l"), Err(Astray::Outside));
         links.see(b"./a/l", None);
         assert_eq!(links.follow(b"chain"), Ok(b"a/l".to_vec()), "a file has taken the place of the link");
     }

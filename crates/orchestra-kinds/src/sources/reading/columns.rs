@@ -11,7 +11,7 @@ use orchestra_plan::{
 };
 use serde_json::value::RawValue;
 
-use super::encoding::Foreign;
+use super::encoding::ForeignEncoding;
 use super::field_type::{Field, FieldType};
 use super::input::{NAME_TYPES, look_into_first};
 use super::limits::MOST_COLUMNS;
@@ -102,7 +102,7 @@ pub type FoundColumns = Result<Vec<(String, FoundType)>, (String, Option<String>
 
 /// `found`; where it is an error that the encoding of the file explains, that. `head` are its first bytes and `name` is that of the file.
 pub fn or_foreign(found: Result<Vec<(String, FoundType)>, String>, head: &[u8], name: &str) -> FoundColumns {
-    found.map_err(|why| match Foreign::of(head, name) {
+    found.map_err(|why| match ForeignEncoding::of(head, name) {
         Some(foreign) => (format!("it is {}", foreign.what), Some(foreign.help())),
         None => (why, None),
     })

@@ -25,7 +25,7 @@ impl RecordParser {
     ///
     /// # Errors
     /// What is wrong with it, to be put behind "the record".
-    pub fn fields(&mut self, record: &[u8]) -> Result<Fields<'_>, String> {
+    pub fn fields(&mut self, record: &[u8]) -> Result<CsvFields<'_>, String> {
         let Self { reader, text, ends, .. } = self;
         reader.reset();
         // Only a file may begin with the mark of UTF-8, which the first read takes away: a line end stands in for it.
@@ -55,14 +55,14 @@ impl RecordParser {
         let text = std::str::from_utf8(&text[..written]).map_err(|_| NO_UTF8)?;
         let ends = &ends[..n_fields];
         let is_whole = ends.iter().all(|end| text.is_char_boundary(*end));
-        if is_whole { Ok(Fields { text, ends }) } else { Err(NO_UTF8.into()) }
+        if is_whole { Ok(CsvFields { text, ends }) } else { Err(NO_UTF8.into()) }
     }
 
     /// The fields of `record`, which has `n`.
     ///
     /// # Errors
     /// What is wrong with it, to be put behind "the record".
-    pub fn n_fields(&mut self, record: &[u8], n: usize) -> Result<Fields<'_>, String> {
+    pub fn n_fields(&mut self, record: &[u8], n: usize) -> Result<CsvFields<'_>, String> {
         if let Some(why) = never_closed(record, self.delimiter) {
             return Err(why);
         }
@@ -76,13 +76,13 @@ impl RecordParser {
 
 /// Those of a record, without the quotes around them.
 #[derive(Clone, Copy)]
-pub struct Fields<'a> {
+pub struct CsvFields<'a> {
     text: &'a str,
     /// On borders of characters, in order.
     ends: &'a [usize],
 }
 
-impl<'a> Fields<'a> {
+impl<'a> CsvFields<'a> {
     pub fn get(self, at: usize) -> Option<&'a str> {
         let end = *self.ends.get(at)?;
         let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);

@@ -12,13 +12,13 @@ const SAMPLE: usize = 4096;
 
 /// What a file of these first bytes is, where lines of UTF-8 are wanted and it cannot be read as such, and the command that makes them. `name`: of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Foreign {
+pub struct ForeignEncoding {
     /// Completes "the file is ..".
     pub what: &'static str,
     pub command: String,
 }
 
-impl Foreign {
+impl ForeignEncoding {
     /// `None`: its bytes are UTF-8 and its lines end as those of other systems.
     pub fn of(head: &[u8], name: &str) -> Option<Self> {
         let iconv =
@@ -125,7 +125,7 @@ mod tests {
             (Vec::new(), None),
         ] {
             assert_eq!(
-                Foreign::of(&head, "a/d.csv").map(|foreign| foreign.command).as_deref(),
+                ForeignEncoding::of(&head, "a/d.csv").map(|foreign| foreign.command).as_deref(),
                 command,
                 "{head:?}"
             );

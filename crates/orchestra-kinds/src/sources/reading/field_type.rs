@@ -125,9 +125,9 @@ pub fn is_bounded(shape: &[usize], dtype: DType) -> bool {
 }
 
 /// A shape as a workflow file has it.
-pub struct Shape(pub Vec<usize>);
+pub struct ShapeSetting(pub Vec<usize>);
 
-impl Setting for Shape {
+impl Setting for ShapeSetting {
     const TYPE: &'static str = "list of integers";
 
     fn read(fields: &mut Fields<'_, '_>, key: &str) -> Option<Self> {

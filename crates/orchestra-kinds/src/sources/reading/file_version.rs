@@ -9,12 +9,12 @@ use std::time::{Duration, SystemTime};
 use crc32fast::Hasher;
 use orchestra_store::{Found, ListError, PushFound};
 
-use super::input::Input;
+use super::input::FileLike;
 use super::locator::stamp_of;
 
 /// What is known of a file or an object before anything of it is read.
 #[derive(Debug, Clone)]
-pub enum Seen {
+pub enum FileStat {
     File(Metadata),
     Object {
         len: u64,
@@ -32,10 +32,10 @@ pub struct FileVersion(pub u64);
 const TICK: Duration = Duration::from_millis(20);
 const COARSE_TICK: Duration = Duration::from_secs(2);
 
-impl Seen {
+impl FileStat {
     /// Whether any later change gives another version.
     fn is_settled(&self) -> bool {
-        let Seen::File(file) = self else { return true };
+        let FileStat::File(file) = self else { return true };
         let tick = if file.ctime_nsec() == 0 { COARSE_TICK } else { TICK };
         let since = Duration::new(file.ctime().unsigned_abs(), file.ctime_nsec().unsigned_abs() as u32);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -48,20 +48,20 @@ impl FileVersion {
     ///
     /// # Errors
     /// Those of `push`.
-    pub fn say(seen: &[Seen], push: PushFound<'_>) -> Result<Self, ListError> {
+    pub fn say(seen: &[FileStat], push: PushFound<'_>) -> Result<Self, ListError> {
         let version = Self::of(seen);
-        if seen.iter().all(Seen::is_settled) {
+        if seen.iter().all(FileStat::is_settled) {
             push(Found::Version(version.0))?;
         }
         Ok(version)
     }
 
-    pub fn of<'a>(files: impl IntoIterator<Item = &'a Seen>) -> Self {
+    pub fn of<'a>(files: impl IntoIterator<Item = &'a FileStat>) -> Self {
         let (mut content, mut inode, mut change) = (Hasher::new(), Hasher::new(), Hasher::new());
         for seen in files {
             let file = match seen {
-                Seen::File(file) => file,
-                Seen::Object { len, tag } => {
+                FileStat::File(file) => file,
+                FileStat::Object { len, tag } => {
                     content.update(&len.to_le_bytes());
                     content.update(&tag.to_le_bytes());
                     change.update(&tag.to_le_bytes());
@@ -78,9 +78,9 @@ impl FileVersion {
     }
 
     /// Whether open files are those that were listed. Objects are compared between two starts alone: a store may give another tag with each answer.
-    pub fn are_as_listed<'a>(files: impl IntoIterator<Item = &'a Input>, listed: u64) -> bool {
-        let seen = files.into_iter().map(|file| Ok(file.metadata()?.map(Seen::File)));
-        let seen: io::Result<Option<Vec<Seen>>> = seen.collect();
+    pub fn are_as_listed<'a>(files: impl IntoIterator<Item = &'a FileLike>, listed: u64) -> bool {
+        let seen = files.into_iter().map(|file| Ok(file.metadata()?.map(FileStat::File)));
+        let seen: io::Result<Option<Vec<FileStat>>> = seen.collect();
         seen.is_ok_and(|seen| seen.is_none_or(|seen| Self::of(&seen).is_as_listed(listed)))
     }
 
@@ -113,7 +113,7 @@ mod tests {
     fn a_file_that_was_edited_is_another_one_also_with_its_size_and_time_and_a_copy_with_them_is_none() {
         let folder = tempfile::tempdir().unwrap();
         let [path, copy] = ["a", "b"].map(|name| folder.path().join(name));
-        let version = |path: &Path| FileVersion::of([&Seen::File(path.metadata().unwrap())]);
+        let version = |path: &Path| FileVersion::of([&FileStat::File(path.metadata().unwrap())]);
         let set_time =
             |path: &Path, time| File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
         fs::write(&path, "one").unwrap();
@@ -139,12 +139,12 @@ mod tests {
 
     #[test]
     fn an_object_is_another_one_with_another_size_or_tag() {
-        let of = |len, tag| FileVersion::of([&Seen::Object { len, tag }]).0;
+        let of = |len, tag| FileVersion::of([&FileStat::Object { len, tag }]).0;
         assert!(!FileVersion::has_changed(of(7, 1), of(7, 1)));
         for other in [of(7, 2), of(8, 1)] {
             assert!(FileVersion::has_changed(of(7, 1), other));
         }
-        let two = |tag| FileVersion::of(&[1, tag].map(|tag| Seen::Object { len: 7, tag })).0;
+        let two = |tag| FileVersion::of(&[1, tag].map(|tag| FileStat::Object { len: 7, tag })).0;
         assert!(FileVersion::has_changed(two(1), two(2)), "beside another one");
     }
 }

@@ -15,7 +15,7 @@ use orchestra_core::shapes::KindSettings;
 use orchestra_plan::{Items, LookRequest, ReadOptions, Reported, SourceContext, TypedSource};
 use orchestra_store::{Found, ListError, PushFound, StoreTrouble, is_url};
 
-use super::file_version::Seen;
+use super::file_version::FileStat;
 use super::read_file::{open_regular, read_file};
 use crate::objects::{self, ReadObject, Trouble};
 
@@ -47,15 +47,15 @@ impl Opener {
         Self { objects: options.has_objects().then(|| Arc::new(Mutex::new(objects::reader()))) }
     }
 
-    pub fn open(&self, path: &Path) -> Result<Input, Refusal> {
+    pub fn open(&self, path: &Path) -> Result<FileLike, Refusal> {
         match &self.objects {
             None => {
                 let (file, _) = open_regular(path).map_err(|error| cannot_read(path, &error.to_string()))?;
-                Ok(Input::File(Arc::new(file)))
+                Ok(FileLike::File(Arc::new(file)))
             }
             Some(reader) => {
                 let url = path.as_os_str().as_bytes();
-                Object::open(Arc::clone(reader), url, OF_ITEMS).map_err(|trouble| trouble.refusal(url))
+                OpenObject::open(Arc::clone(reader), url, OF_ITEMS).map_err(|trouble| trouble.refusal(url))
             }
         }
     }
@@ -93,13 +93,13 @@ pub fn cannot_read(path: &Path, why: &str) -> Refusal {
 
 /// A file or an object that is open.
 #[derive(Debug, Clone)]
-pub enum Input {
+pub enum FileLike {
     File(Arc<File>),
-    Object(Arc<Mutex<Object>>),
+    Object(Arc<Mutex<OpenObject>>),
 }
 
 /// An object, and the piece of it that was read last.
-pub struct Object {
+pub struct OpenObject {
     reader: Arc<Mutex<Box<dyn ReadObject>>>,
     url: Vec<u8>,
     len: u64,
@@ -114,19 +114,19 @@ pub struct Object {
     trouble: Option<Trouble>,
 }
 
-impl std::fmt::Debug for Object {
+impl std::fmt::Debug for OpenObject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Object").field("url", &String::from_utf8_lossy(&self.url)).finish_non_exhaustive()
     }
 }
 
-impl Object {
+impl OpenObject {
     /// Asks for its length; no byte is read.
-    fn open(reader: Arc<Mutex<Box<dyn ReadObject>>>, url: &[u8], bounds: Ahead) -> Result<Input, Trouble> {
+    fn open(reader: Arc<Mutex<Box<dyn ReadObject>>>, url: &[u8], bounds: Ahead) -> Result<FileLike, Trouble> {
         let (len, tag) = locked(&reader).head(url)?;
         let (url, piece, ahead) = (url.to_vec(), Vec::new(), bounds.least);
         let object = Self { reader, url, len, tag, piece, from: 0, bounds, ahead, trouble: None };
-        Ok(Input::Object(Arc::new(Mutex::new(object))))
+        Ok(FileLike::Object(Arc::new(Mutex::new(object))))
     }
 
     /// Asks for the bytes from `at` on: so many as are wanted, or more. What lies near the last piece is probably read as a stream.
@@ -154,36 +154,36 @@ impl Object {
     }
 }
 
-impl Input {
+impl FileLike {
     /// What the system says of the file; `None`: it is an object.
     pub fn metadata(&self) -> io::Result<Option<Metadata>> {
         match self {
-            Input::File(file) => file.metadata().map(Some),
-            Input::Object(_) => Ok(None),
+            FileLike::File(file) => file.metadata().map(Some),
+            FileLike::Object(_) => Ok(None),
         }
     }
 
     /// What is known of it before anything of it is read.
-    fn seen(&self) -> io::Result<Seen> {
+    fn seen(&self) -> io::Result<FileStat> {
         match self {
-            Input::File(file) => file.metadata().map(Seen::File),
-            Input::Object(object) => {
+            FileLike::File(file) => file.metadata().map(FileStat::File),
+            FileLike::Object(object) => {
                 let object = locked(object);
-                Ok(Seen::Object { len: object.len, tag: object.tag })
+                Ok(FileStat::Object { len: object.len, tag: object.tag })
             }
         }
     }
 
     pub fn size(&self) -> io::Result<u64> {
         match self {
-            Input::File(file) => file.metadata().map(|meta| meta.len()),
-            Input::Object(object) => Ok(locked(object).len),
+            FileLike::File(file) => file.metadata().map(|meta| meta.len()),
+            FileLike::Object(object) => Ok(locked(object).len),
         }
     }
 
     /// So many bytes from `at` on are read soon: they are asked for at once.
     pub fn expect(&self, at: u64, len: u64) -> io::Result<()> {
-        let Input::Object(object) = self else { return Ok(()) };
+        let FileLike::Object(object) = self else { return Ok(()) };
         let mut object = locked(object);
         let last = at.saturating_add(len).min(object.len).saturating_sub(1);
         if at >= object.len || (object.has(at) && object.has(last)) {
@@ -195,8 +195,8 @@ impl Input {
     /// Reads what there is at `at`, up to the length of the buffer; 0 at its end.
     pub fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
         let mut object = match self {
-            Input::File(file) => return file.read_at(buffer, at),
-            Input::Object(object) => locked(object),
+            FileLike::File(file) => return file.read_at(buffer, at),
+            FileLike::Object(object) => locked(object),
         };
         if buffer.is_empty() || at >= object.len {
             return Ok(0);
@@ -218,14 +218,14 @@ impl Input {
     }
 
     /// A stream from `at` on, with a place of its own.
-    pub fn from(&self, at: u64) -> Stream {
-        Stream { input: self.clone(), at }
+    pub fn from(&self, at: u64) -> InputStream {
+        InputStream { input: self.clone(), at }
     }
 
     /// What the item ends with that could not be read for this reason: where the store could not be asked, that is why, whatever was made of it.
     pub fn refusal(&self, why: Refusal) -> Refusal {
         match (self, self.trouble()) {
-            (Input::Object(object), Some(trouble)) => trouble.refusal(&locked(object).url),
+            (FileLike::Object(object), Some(trouble)) => trouble.refusal(&locked(object).url),
             _ => why,
         }
     }
@@ -233,20 +233,20 @@ impl Input {
     /// Why the store did not give what was asked for last.
     pub fn trouble(&self) -> Option<Trouble> {
         match self {
-            Input::File(_) => None,
-            Input::Object(object) => locked(object).trouble.take(),
+            FileLike::File(_) => None,
+            FileLike::Object(object) => locked(object).trouble.take(),
         }
     }
 }
 
 /// Reads from a place on.
 #[derive(Debug, Clone)]
-pub struct Stream {
-    input: Input,
+pub struct InputStream {
+    input: FileLike,
     at: u64,
 }
 
-impl Read for Stream {
+impl Read for InputStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let n = self.input.read_at(buffer, self.at)?;
         self.at += n as u64;
@@ -254,7 +254,7 @@ impl Read for Stream {
     }
 }
 
-impl Seek for Stream {
+impl Seek for InputStream {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let at = match to {
             SeekFrom::Start(at) => Some(at),
@@ -293,7 +293,7 @@ impl<T: Read + Seek> ReadSeek for T {}
 /// Reads a file or object to list or describe it, in a loader; `read` is told what was seen of it before.
 pub fn open_to_list<T>(
     path: &Path,
-    read: impl FnOnce(&mut dyn ReadSeek, &Seen) -> Result<T, ListError>,
+    read: impl FnOnce(&mut dyn ReadSeek, &FileStat) -> Result<T, ListError>,
 ) -> Result<T, ListError> {
     let (input, seen) = open_seen(path)?;
     read_listed(&input, path, |file| read(file, &seen))
@@ -303,11 +303,11 @@ pub fn open_to_list<T>(
 ///
 /// # Errors
 /// It cannot be opened.
-pub fn open_seen(path: &Path) -> Result<(Input, Seen), ListError> {
+pub fn open_seen(path: &Path) -> Result<(FileLike, FileStat), ListError> {
     let unreadable = |error: io::Error| ListError::bad_file(path, error);
     let input = match path.to_str().filter(|path| is_url(path)) {
         Some(url) => open_object(url)?,
-        None => Input::File(Arc::new(open_regular(path).map_err(unreadable)?.0)),
+        None => FileLike::File(Arc::new(open_regular(path).map_err(unreadable)?.0)),
     };
     let seen = input.seen().map_err(unreadable)?;
     Ok((input, seen))
@@ -318,21 +318,21 @@ pub fn open_seen(path: &Path) -> Result<(Input, Seen), ListError> {
 /// # Errors
 /// Those of `read`; where the store could not be asked, that, whatever `read` makes of it.
 pub fn read_listed<T>(
-    input: &Input,
+    input: &FileLike,
     path: &Path,
     read: impl FnOnce(&mut dyn ReadSeek) -> Result<T, ListError>,
 ) -> Result<T, ListError> {
     let read = match input {
-        Input::File(_) => read(&mut BufReader::new(input.from(0))),
-        Input::Object(_) => read(&mut input.from(0)),
+        FileLike::File(_) => read(&mut BufReader::new(input.from(0))),
+        FileLike::Object(_) => read(&mut input.from(0)),
     };
     input.trouble().map_or(read, |trouble| Err(trouble.list_error(&path.to_string_lossy())))
 }
 
 /// An object that is read as a list, or as what holds the items of one.
-pub fn open_object(url: &str) -> Result<Input, ListError> {
+pub fn open_object(url: &str) -> Result<FileLike, ListError> {
     let reader = Arc::new(Mutex::new(objects::reader()));
-    Object::open(reader, url.as_bytes(), OF_LISTS).map_err(|trouble| trouble.list_error(url))
+    OpenObject::open(reader, url.as_bytes(), OF_LISTS).map_err(|trouble| trouble.list_error(url))
 }
 
 /// As [`open_to_list`], for an answer to what a kind asks while its source is planned.
@@ -481,7 +481,7 @@ mod tests {
 
     type Asked = Arc<Mutex<Vec<(u64, u64)>>>;
 
-    fn object(len: usize, is_away: bool) -> (Vec<u8>, Asked, Input) {
+    fn object(len: usize, is_away: bool) -> (Vec<u8>, Asked, FileLike) {
         let bytes: Vec<u8> = (0..len).map(|n| (n / 7 + n / 1000) as u8).collect();
         let asked = Arc::default();
         let fake = Fake { bytes: bytes.clone(), asked: Arc::clone(&asked), is_away };

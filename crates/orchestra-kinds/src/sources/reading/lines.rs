@@ -13,7 +13,7 @@ use orchestra_plan::ReadOptions;
 use orchestra_store::{Found, ListError, PassedOver, PushFound};
 
 use super::file_version::FileVersion;
-use super::input::{Input, Last, Opener, ReadSeek, cannot_read, changed, head, open_to_list};
+use super::input::{FileLike, Last, Opener, ReadSeek, cannot_read, changed, head, open_to_list};
 use super::limits::LARGEST_TEXT;
 use super::locator::{locator, parts, stamp_of};
 
@@ -25,7 +25,7 @@ const MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A record of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub struct RecordSpan {
     /// Where it begins, in bytes.
     pub at: u64,
     /// Its bytes, with the line feed at its end.
@@ -37,7 +37,7 @@ pub struct Span {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ends {
+pub enum RecordEnds {
     /// With each line.
     Line,
     /// With each line, but for line feeds in quotes. A quote opens at the beginning of a field.
@@ -49,7 +49,7 @@ pub enum Ends {
 
 /// Where the next byte stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum QuoteState {
     FieldStart,
     Field,
     Quotes,
@@ -57,23 +57,23 @@ enum Place {
     Quote,
 }
 
-impl Place {
+impl QuoteState {
     fn after(self, byte: u8, delimiter: u8) -> Self {
         match (self, byte) {
-            (Place::FieldStart | Place::Quote, b'"') => Place::Quotes,
-            (Place::Quotes, b'"') => Place::Quote,
-            (Place::Quotes, _) => Place::Quotes,
-            (_, b'\n') => Place::FieldStart,
-            (_, byte) if byte == delimiter => Place::FieldStart,
-            _ => Place::Field,
+            (QuoteState::FieldStart | QuoteState::Quote, b'"') => QuoteState::Quotes,
+            (QuoteState::Quotes, b'"') => QuoteState::Quote,
+            (QuoteState::Quotes, _) => QuoteState::Quotes,
+            (_, b'\n') => QuoteState::FieldStart,
+            (_, byte) if byte == delimiter => QuoteState::FieldStart,
+            _ => QuoteState::Field,
         }
     }
 
     /// Where the byte behind this piece stands. Most pieces have no quote, and then their last byte says it.
     fn behind(self, piece: &[u8], delimiter: u8) -> Self {
         match memchr(b'"', piece) {
-            None if self == Place::Quotes => self,
-            None => piece.last().map_or(self, |last| Place::Field.after(*last, delimiter)),
+            None if self == QuoteState::Quotes => self,
+            None => piece.last().map_or(self, |last| QuoteState::Field.after(*last, delimiter)),
             Some(_) => piece.iter().fold(self, |place, byte| place.after(*byte, delimiter)),
         }
     }
@@ -81,27 +81,27 @@ impl Place {
 
 /// Where in a record a quote opens that is never closed: it takes all that follows it in the file for a part of its record.
 pub fn open_quote(record: &[u8], delimiter: u8) -> Option<usize> {
-    let (mut place, mut opened) = (Place::FieldStart, 0);
+    let (mut place, mut opened) = (QuoteState::FieldStart, 0);
     for (at, byte) in record.iter().enumerate() {
-        if place == Place::FieldStart {
+        if place == QuoteState::FieldStart {
             opened = at;
         }
         place = place.after(*byte, delimiter);
     }
-    (place == Place::Quotes).then_some(opened)
+    (place == QuoteState::Quotes).then_some(opened)
 }
 
 /// Calls `push` with every record, and with `None` for each blank line. A quote that is never closed makes a record of all that follows it.
 pub fn records<E: From<io::Error>>(
     mut input: impl Read,
-    ends: Ends,
-    mut push: impl FnMut(Option<Span>) -> Result<(), E>,
+    ends: RecordEnds,
+    mut push: impl FnMut(Option<RecordSpan>) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut block = vec![0; BLOCK];
     let (mut at, mut line) = (0_u64, 1_u64);
-    let mut span = Span { at, len: 0, line, crc: 0 };
+    let mut span = RecordSpan { at, len: 0, line, crc: 0 };
     let mut crc = Hasher::new();
-    let (mut is_blank, mut place) = (true, Place::FieldStart);
+    let (mut is_blank, mut place) = (true, QuoteState::FieldStart);
     loop {
         let n = match input.read(&mut block) {
             Ok(0) => break,
@@ -123,31 +123,31 @@ pub fn records<E: From<io::Error>>(
             rest = behind;
             at += piece.len() as u64;
             is_blank &= piece.trim_ascii().is_empty();
-            if let Ends::Quoted { delimiter } = ends {
+            if let RecordEnds::Quoted { delimiter } = ends {
                 place = place.behind(piece, delimiter);
             }
             if !piece.ends_with(b"\n") {
                 continue;
             }
             line += 1;
-            if place != Place::Quotes {
+            if place != QuoteState::Quotes {
                 crc.update(&open[..open.len() - rest.len() - 1]);
                 open = rest;
                 let crc = std::mem::take(&mut crc).finalize();
-                push((!is_blank).then_some(Span { len: at - span.at, crc, ..span }))?;
-                (span, is_blank) = (Span { at, len: 0, line, crc: 0 }, true);
+                push((!is_blank).then_some(RecordSpan { len: at - span.at, crc, ..span }))?;
+                (span, is_blank) = (RecordSpan { at, len: 0, line, crc: 0 }, true);
             }
         }
         crc.update(open);
     }
     match at - span.at {
         0 => Ok(()),
-        len => push((!is_blank).then_some(Span { len, crc: crc.finalize(), ..span })),
+        len => push((!is_blank).then_some(RecordSpan { len, crc: crc.finalize(), ..span })),
     }
 }
 
 /// The first bytes of a file, with its first `n` records; as many as one of them may have, at most.
-pub fn head_of(file: &mut dyn ReadSeek, ends: Ends, n: usize) -> io::Result<Vec<u8>> {
+pub fn head_of(file: &mut dyn ReadSeek, ends: RecordEnds, n: usize) -> io::Result<Vec<u8>> {
     head(file, LARGEST_TEXT, |head| {
         let mut n_whole = 0;
         let counted: io::Result<()> = records(head, ends, |span| {
@@ -163,7 +163,7 @@ pub fn head_of(file: &mut dyn ReadSeek, ends: Ends, n: usize) -> io::Result<Vec<
 ///
 /// # Errors
 /// There is none, or it is longer than an item may be.
-pub fn first_record(head: &[u8], ends: Ends) -> Result<(Span, &[u8]), String> {
+pub fn first_record(head: &[u8], ends: RecordEnds) -> Result<(RecordSpan, &[u8]), String> {
     let mut found = None;
     let _: Result<(), io::Error> = records(head, ends, |span| {
         found = span;
@@ -184,7 +184,7 @@ pub type CheckHeader<'a> = &'a dyn Fn(&mut dyn ReadSeek) -> Result<(), ListError
 /// Names the records of a file: `:17` for the one that begins in line 17; but for the first one, where that is a `header`.
 pub fn list(
     path: &Path,
-    ends: Ends,
+    ends: RecordEnds,
     header: Option<CheckHeader<'_>>,
     push: PushFound<'_>,
 ) -> Result<(), ListError> {
@@ -234,7 +234,7 @@ impl From<io::Error> for Stop {
 /// Reads records where they lie.
 pub struct RecordReader {
     opener: Opener,
-    open: Last<Input>,
+    open: Last<FileLike>,
     bytes: Vec<u8>,
 }
 
@@ -284,7 +284,7 @@ mod tests {
         }
     }
 
-    fn found(text: &[u8], ends: Ends) -> Vec<(u64, Vec<u8>)> {
+    fn found(text: &[u8], ends: RecordEnds) -> Vec<(u64, Vec<u8>)> {
         let listed = |input: &mut dyn Read| {
             let mut spans = Vec::new();
             let listed: Result<(), io::Error> = records(input, ends, |span| {
@@ -296,7 +296,7 @@ mod tests {
         };
         let spans = listed(&mut &*text);
         assert_eq!(spans, listed(&mut Slow(text)), "whatever pieces it is read in");
-        let record = |span: Span| (span.line, text[span.at as usize..][..span.len as usize].to_vec());
+        let record = |span: RecordSpan| (span.line, text[span.at as usize..][..span.len as usize].to_vec());
         spans.into_iter().map(record).collect()
     }
 
@@ -317,11 +317,11 @@ mod tests {
     #[test]
     fn a_line_feed_in_quotes_ends_no_record_and_blank_lines_are_none() {
         let csv = b"\xef\xbb\xbfa,b\r\n\n\"x\ny \"\"z\"\"\",1\n \n2,it\"s\n3,\"open\n4";
-        let records = found(csv, Ends::Quoted { delimiter: b',' });
+        let records = found(csv, RecordEnds::Quoted { delimiter: b',' });
         let expected: [(u64, &[u8]); 4] =
             [(1, b"a,b\r\n"), (3, b"\"x\ny \"\"z\"\"\",1\n"), (6, b"2,it\"s\n"), (7, b"3,\"open\n4")];
         assert_eq!(records, expected.map(|(line, text)| (line, text.to_vec())));
-        assert_eq!(found(b"{}\n\n[\n", Ends::Line), [(1, b"{}\n".to_vec()), (3, b"[\n".to_vec())]);
+        assert_eq!(found(b"{}\n\n[\n", RecordEnds::Line), [(1, b"{}\n".to_vec()), (3, b"[\n".to_vec())]);
     }
 
     proptest! {
@@ -334,7 +334,7 @@ mod tests {
                 writer.write_record(row).unwrap();
             }
             let text = writer.into_inner().unwrap();
-            let found = found(&text, Ends::Quoted { delimiter: b',' });
+            let found = found(&text, RecordEnds::Quoted { delimiter: b',' });
             prop_assert_eq!(found.len(), rows.len());
             for ((_, record), row) in found.iter().zip(&rows) {
                 let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(&record[..]);

@@ -14,26 +14,26 @@ use super::number::{NoNumber, append, no_number, shown, tensor};
 use super::undecoded_picture::UndecodedPicture;
 
 /// The values of the item at hand.
-pub struct Row {
+pub struct FieldRow {
     fields: Arc<[Field]>,
-    cells: Vec<Cell>,
+    cells: Vec<FieldBuffer>,
     /// Whether the item lacks the value of a field.
     is_missing: Vec<bool>,
 }
 
-pub enum Cell {
+pub enum FieldBuffer {
     Text(String),
     /// Also the elements of a tensor, in native byte order.
     Bytes(Vec<u8>),
     Picture(Box<UndecodedPicture>),
 }
 
-impl Row {
+impl FieldRow {
     pub fn new(fields: &[Field], max_pixels: u64) -> Self {
         let cell = |field: &Field| match field.ty {
-            FieldType::Text | FieldType::Json => Cell::Text(String::new()),
-            FieldType::Bytes(_) | FieldType::Tensor { .. } => Cell::Bytes(Vec::new()),
-            FieldType::Picture => Cell::Picture(Box::new(UndecodedPicture::new(max_pixels))),
+            FieldType::Text | FieldType::Json => FieldBuffer::Text(String::new()),
+            FieldType::Bytes(_) | FieldType::Tensor { .. } => FieldBuffer::Bytes(Vec::new()),
+            FieldType::Picture => FieldBuffer::Picture(Box::new(UndecodedPicture::new(max_pixels))),
         };
         let (cells, is_missing) = (fields.iter().map(cell).collect(), vec![false; fields.len()]);
         Self { fields: fields.into(), cells, is_missing }
@@ -46,7 +46,7 @@ impl Row {
     /// Has `take` write the value of each field anew. It says whether the item lacks that value, which an optional field alone may be.
     pub fn fill(
         &mut self,
-        mut take: impl FnMut(usize, &Field, &mut Cell) -> Result<Taken, Refusal>,
+        mut take: impl FnMut(usize, &Field, &mut FieldBuffer) -> Result<Taken, Refusal>,
     ) -> Result<u64, Refusal> {
         let mut read = 0;
         for (at, (field, cell)) in self.fields.iter().zip(&mut self.cells).enumerate() {
@@ -89,22 +89,22 @@ impl Row {
     /// What the pictures among them hold beside what is decoded.
     pub fn left_out(&self) -> Vec<(LeftOut, u64)> {
         let pictures = self.cells.iter().filter_map(|cell| match cell {
-            Cell::Picture(picture) => Some(picture),
-            Cell::Text(_) | Cell::Bytes(_) => None,
+            FieldBuffer::Picture(picture) => Some(picture),
+            FieldBuffer::Text(_) | FieldBuffer::Bytes(_) => None,
         });
         pictures.filter_map(|picture| picture.left_out()).collect()
     }
 }
 
 /// The value of a field, borrowed.
-fn value_of<'a>(field: &'a Field, cell: &'a Cell) -> Value<'a> {
+fn value_of<'a>(field: &'a Field, cell: &'a FieldBuffer) -> Value<'a> {
     match (cell, &field.ty) {
-        (Cell::Text(text), _) => Value::Text(text),
-        (Cell::Picture(picture), _) => Value::Picture(&**picture),
-        (Cell::Bytes(data), FieldType::Tensor { dtype, shape }) => {
+        (FieldBuffer::Text(text), _) => Value::Text(text),
+        (FieldBuffer::Picture(picture), _) => Value::Picture(&**picture),
+        (FieldBuffer::Bytes(data), FieldType::Tensor { dtype, shape }) => {
             Value::Tensor(TensorView { name: &field.name, dtype: *dtype, shape, data })
         }
-        (Cell::Bytes(bytes), _) => Value::Bytes(bytes),
+        (FieldBuffer::Bytes(bytes), _) => Value::Bytes(bytes),
     }
 }
 
@@ -116,7 +116,7 @@ pub enum Taken {
     Missing,
 }
 
-impl Cell {
+impl FieldBuffer {
     /// Takes a JSON value for a field of this type; the path of a picture is relative to the file of the item, `beside`.
     ///
     /// # Errors
@@ -130,20 +130,22 @@ impl Cell {
     ) -> Result<Taken, Refusal> {
         let text = value.get();
         match (self, &field.ty, text.as_bytes()) {
-            (Cell::Text(cell), FieldType::Json, _) => text.clone_into(cell),
+            (FieldBuffer::Text(cell), FieldType::Json, _) => text.clone_into(cell),
             (_, _, b"null") => return Ok(Taken::Missing),
             // A number as it is written, so that none is too long.
-            (Cell::Text(cell), FieldType::Text, [b'-' | b'0'..=b'9', ..]) => text.clone_into(cell),
-            (cell @ (Cell::Text(_) | Cell::Picture(_)), _, _) => match serde_json::from_str::<String>(text) {
-                Ok(text) => return cell.take_text(field, &text, beside, opener),
-                Err(_) => return Err(wrong(field, format!("is {}", shown(value)))),
-            },
-            (Cell::Bytes(data), FieldType::Tensor { dtype, shape }, _) => {
+            (FieldBuffer::Text(cell), FieldType::Text, [b'-' | b'0'..=b'9', ..]) => text.clone_into(cell),
+            (cell @ (FieldBuffer::Text(_) | FieldBuffer::Picture(_)), _, _) => {
+                match serde_json::from_str::<String>(text) {
+                    Ok(text) => return cell.take_text(field, &text, beside, opener),
+                    Err(_) => return Err(wrong(field, format!("is {}", shown(value)))),
+                }
+            }
+            (FieldBuffer::Bytes(data), FieldType::Tensor { dtype, shape }, _) => {
                 data.clear();
                 let kept_as = if shape.is_empty() { "text" } else { "json" };
                 tensor(*dtype, shape, value, data).map_err(|why| no_tensor(field, why, kept_as))?;
             }
-            (Cell::Bytes(_), _, _) => return Err(wrong(field, format!("is {}", shown(value)))),
+            (FieldBuffer::Bytes(_), _, _) => return Err(wrong(field, format!("is {}", shown(value)))),
         }
         Ok(Taken::Bytes(0))
     }
@@ -157,13 +159,13 @@ impl Cell {
         opener: &Opener,
     ) -> Result<Taken, Refusal> {
         match (self, &field.ty) {
-            (Cell::Text(cell), _) => text.clone_into(cell),
-            (Cell::Picture(picture), _) if !text.is_empty() && !text.contains('\0') => {
+            (FieldBuffer::Text(cell), _) => text.clone_into(cell),
+            (FieldBuffer::Picture(picture), _) if !text.is_empty() && !text.contains('\0') => {
                 let bytes = picture.bytes_mut();
                 opener.read_picture(beside, text, bytes)?;
                 return Ok(Taken::Bytes(bytes.len() as u64));
             }
-            (Cell::Bytes(data), FieldType::Tensor { dtype, shape }) => {
+            (FieldBuffer::Bytes(data), FieldType::Tensor { dtype, shape }) => {
                 data.clear();
                 let text = match (dtype, text.trim()) {
                     (_, "") => return Ok(Taken::Missing),

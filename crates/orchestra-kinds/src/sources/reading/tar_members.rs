@@ -9,8 +9,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 use orchestra_store::PassedOver;
 use tar::{EntryType, Header};
 
-use super::archive::{Entries, Entry, Holds, Members};
-use super::archive_links::{Astray, Link};
+use super::archive::{ArchiveEntry, Entries, EntryContent, Members};
+use super::archive_links::{ArchiveLink, Astray};
 
 /// Bytes of a header, and what all sizes are rounded up to.
 const BLOCK: u64 = 512;
@@ -27,7 +27,7 @@ const COMPRESSED: [(&[u8], &str, &str); 4] = [
 const LONGEST_HEADER: u64 = 1 << 20;
 
 /// Where the bytes of a member begin, and how many they are.
-pub type Place = [u64; 2];
+pub type TarPlace = [u64; 2];
 
 /// What headers in front of an entry say of it.
 #[derive(Debug, Default)]
@@ -44,12 +44,12 @@ struct Extensions {
 pub struct Archive<R> {
     input: R,
     len: u64,
-    place: Walk,
+    place: TarCursor,
 }
 
 /// How far an archive is read.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Walk {
+pub struct TarCursor {
     next: u64,
     /// A block of zeros, which ends an archive, stood behind the last member.
     has_ended: bool,
@@ -59,17 +59,17 @@ pub struct Walk {
 pub fn members<R: Read + Seek>(mut input: R) -> io::Result<Members<Archive<R>>> {
     let len = input.seek(SeekFrom::End(0))?;
     input.rewind()?;
-    Ok(Members::of(Archive { input, len, place: Walk::default() }))
+    Ok(Members::of(Archive { input, len, place: TarCursor::default() }))
 }
 
 impl<R: Read + Seek> Entries for Archive<R> {
-    type Place = Place;
-    type Link = Link;
-    type Walk = Walk;
+    type Place = TarPlace;
+    type Link = ArchiveLink;
+    type Walk = TarCursor;
     const WITHOUT_LINKS: &'static str = "with `tar -h --hard-dereference`";
 
     /// The next entry that is no extension of another one.
-    fn entry(&mut self) -> Result<Option<Entry<Place, Link>>, String> {
+    fn entry(&mut self) -> Result<Option<ArchiveEntry<TarPlace, ArchiveLink>>, String> {
         let mut extensions = Extensions::default();
         loop {
             let at = self.place.next;
@@ -100,25 +100,25 @@ impl<R: Read + Seek> Entries for Archive<R> {
                 return Err(format!("it is damaged: the name of the member at byte {at} holds a NUL"));
             }
             let holds = self.holds(at, &header, &name, bytes, extensions)?;
-            return Ok(Some(Entry { name, at, holds }));
+            return Ok(Some(ArchiveEntry { name, at, holds }));
         }
     }
 
-    fn go_to(&mut self, walk: Option<Walk>) -> Result<Walk, String> {
+    fn go_to(&mut self, walk: Option<TarCursor>) -> Result<TarCursor, String> {
         let here = std::mem::replace(&mut self.place, walk.unwrap_or_default());
         self.seek(self.place.next).map(|()| here)
     }
 
-    fn target(&mut self, link: &Link) -> Result<Link, String> {
+    fn target(&mut self, link: &ArchiveLink) -> Result<ArchiveLink, String> {
         Ok(link.clone())
     }
 
-    fn path(name: &[u8], link: &Link) -> Result<Vec<u8>, Astray> {
+    fn path(name: &[u8], link: &ArchiveLink) -> Result<Vec<u8>, Astray> {
         link.path(name)
     }
 
-    fn is_hard(link: &Link) -> bool {
-        matches!(link, Link::Hard(_))
+    fn is_hard(link: &ArchiveLink) -> bool {
+        matches!(link, ArchiveLink::Hard(_))
     }
 }
 
@@ -131,38 +131,40 @@ impl<R: Read + Seek> Archive<R> {
         name: &[u8],
         bytes: u64,
         extensions: Extensions,
-    ) -> Result<Holds<Place, Link>, String> {
+    ) -> Result<EntryContent<TarPlace, ArchiveLink>, String> {
         let data = at + BLOCK;
         let target = || extensions.target.clone().or_else(|| Some(header.link_name_bytes()?.into_owned()));
         let target = || target().unwrap_or_default();
         // What has no bytes may state a size all the same.
         let (holds, bytes) = match header.entry_type() {
             EntryType::Regular if header.as_bytes()[156] == 0 && name.ends_with(b"/") => {
-                (Holds::Nothing(PassedOver::Folder), 0)
+                (EntryContent::Nothing(PassedOver::Folder), 0)
             }
             EntryType::Regular | EntryType::Continuous => match extensions.is_sparse {
-                true => (Holds::File(Err(Astray::Sparse)), bytes),
-                false => (Holds::File(Ok([data, bytes])), bytes),
+                true => (EntryContent::File(Err(Astray::Sparse)), bytes),
+                false => (EntryContent::File(Ok([data, bytes])), bytes),
             },
             EntryType::GNUSparse => {
-                (Holds::File(Err(Astray::Sparse)), bytes + self.sparse_headers(at, header)? * BLOCK)
+                (EntryContent::File(Err(Astray::Sparse)), bytes + self.sparse_headers(at, header)? * BLOCK)
             }
             EntryType::Link => {
                 let has_bytes = bytes > 0 && (extensions.is_pax || !self.is_header_next(data)?);
-                (Holds::Link(Link::Hard(target())), if has_bytes { bytes } else { 0 })
+                (EntryContent::Link(ArchiveLink::Hard(target())), if has_bytes { bytes } else { 0 })
             }
-            EntryType::Symlink => (Holds::Link(Link::Symbolic(target())), 0),
-            EntryType::Directory => (Holds::Nothing(PassedOver::Folder), 0),
-            EntryType::Char | EntryType::Block | EntryType::Fifo => (Holds::Nothing(PassedOver::Special), 0),
+            EntryType::Symlink => (EntryContent::Link(ArchiveLink::Symbolic(target())), 0),
+            EntryType::Directory => (EntryContent::Nothing(PassedOver::Folder), 0),
+            EntryType::Char | EntryType::Block | EntryType::Fifo => {
+                (EntryContent::Nothing(PassedOver::Special), 0)
+            }
             _ => match header.as_bytes()[156] {
                 // A folder with the list of its files, of an incremental backup.
-                b'D' => (Holds::Nothing(PassedOver::Folder), bytes),
+                b'D' => (EntryContent::Nothing(PassedOver::Folder), bytes),
                 b'M' => {
                     return Err(format!(
                         "it is one of several volumes: at byte {at} a member goes on that begins in another one; join them into one archive"
                     ));
                 }
-                _ => (Holds::Nothing(PassedOver::OtherEntry), bytes),
+                _ => (EntryContent::Nothing(PassedOver::OtherEntry), bytes),
             },
         };
         // The last block may lack what fills it up.
@@ -180,14 +182,14 @@ impl<R: Read + Seek> Archive<R> {
     /// The next header that is none of zeros, in front of which the place of the walk stands then; `None` at the end of the file.
     fn header(&mut self) -> Result<Option<Header>, String> {
         loop {
-            let Walk { next: at, has_ended } = self.place;
+            let TarCursor { next: at, has_ended } = self.place;
             let mut header = Header::new_old();
             let left = self.len.saturating_sub(at).min(BLOCK) as usize;
             let block = &mut header.as_mut_bytes()[..left];
             self.input.read_exact(block).map_err(|error| format!("at byte {at}: {error}"))?;
             let is_zero = block.iter().all(|byte| *byte == 0);
             if is_zero && left == BLOCK as usize {
-                self.place = Walk { next: at + BLOCK, has_ended: true };
+                self.place = TarCursor { next: at + BLOCK, has_ended: true };
                 continue;
             }
             if let Some((_, what, command)) =

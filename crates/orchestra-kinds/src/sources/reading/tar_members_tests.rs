@@ -25,7 +25,7 @@ pub fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
     bytes
 }
 
-fn read(bytes: &[u8]) -> Result<Vec<Member<Place>>, String> {
+fn read(bytes: &[u8]) -> Result<Vec<Member<TarPlace>>, String> {
     let mut members = members(Cursor::new(bytes)).unwrap();
     let mut all = Vec::new();
     while let Some(member) = members.next()? {
@@ -55,8 +55,8 @@ fn long_names_are_read_in_each_form_and_what_is_no_file_is_passed_over() {
     assert_eq!(members[..2], [PassedOver::Folder, PassedOver::OtherEntry].map(Member::PassedOver));
 }
 
-fn files<'a>(bytes: &'a [u8], members: &'a [Member<Place>]) -> Vec<(&'a str, Result<&'a [u8], Astray>)> {
-    let file = |member: &'a Member<Place>| match member {
+fn files<'a>(bytes: &'a [u8], members: &'a [Member<TarPlace>]) -> Vec<(&'a str, Result<&'a [u8], Astray>)> {
+    let file = |member: &'a Member<TarPlace>| match member {
         Member::File { name, place } => {
             let content = place.map(|[at, len]| &bytes[at as usize..][..len as usize]);
             Some((std::str::from_utf8(name).unwrap(), content))

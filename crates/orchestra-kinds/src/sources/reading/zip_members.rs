@@ -8,9 +8,9 @@ use flate2::CrcReader;
 use flate2::read::DeflateDecoder;
 use orchestra_store::PassedOver;
 
-use super::archive::{Entries, Entry, Holds, Members};
-use super::archive_links::{Astray, Link};
-use super::input::Input;
+use super::archive::{ArchiveEntry, Entries, EntryContent, Members};
+use super::archive_links::{ArchiveLink, Astray};
+use super::input::FileLike;
 use super::read_file::or_no_memory;
 
 /// The record at the end of an archive, without its comment.
@@ -77,7 +77,7 @@ const UNIX: [u8; 2] = [3, 19];
 const FILE_TYPE: u32 = 0o170_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
-pub struct Place {
+pub struct ZipPlace {
     pub header: u64,
     /// Bytes in the archive.
     pub packed: u64,
@@ -87,7 +87,7 @@ pub struct Place {
     pub crc: u32,
 }
 
-impl Place {
+impl ZipPlace {
     /// In place of that of a link whose bytes cannot be found.
     pub fn astray(astray: Astray) -> Self {
         Self { header: 0, packed: 0, len: 0, method: Method::Other(FIRST_ASTRAY + astray as u16), crc: 0 }
@@ -98,7 +98,7 @@ impl Place {
         [self.header, self.packed, self.len, u64::from(self.method.number()), u64::from(self.crc)]
     }
 
-    /// What [`Place::numbers`] gave.
+    /// What [`ZipPlace::numbers`] gave.
     pub fn of_numbers(numbers: [u64; 5]) -> Option<Self> {
         let [header, packed, len, method, crc] = numbers;
         let (method, crc) = (u16::try_from(method).ok()?, u32::try_from(crc).ok()?);
@@ -115,15 +115,15 @@ fn method_of(number: u16) -> Method {
 }
 
 #[derive(Debug)]
-pub struct Directory<R> {
+pub struct ZipDirectory<R> {
     input: R,
-    end: End,
-    walk: Walk,
+    end: DirectoryEnd,
+    walk: DirectoryCursor,
 }
 
 /// How far a directory is read.
 #[derive(Debug, Clone, Copy)]
-pub struct Walk {
+pub struct DirectoryCursor {
     n: u64,
     at: u64,
     /// Where the first member begins of those that were read.
@@ -132,7 +132,7 @@ pub struct Walk {
 
 /// What the end of an archive says of its directory.
 #[derive(Debug, Clone, Copy)]
-struct End {
+struct DirectoryEnd {
     entries: u64,
     /// Old programs count no further than this, and begin again.
     count_until: u64,
@@ -143,10 +143,10 @@ struct End {
 
 const NO_END: &str = "it is no zip archive, or it is cut short: its directory is missing at the end";
 
-impl End {
+impl DirectoryEnd {
     /// Where its directory is read from.
-    fn start(&self) -> Walk {
-        Walk { n: 0, at: self.first, first_member: self.first }
+    fn start(&self) -> DirectoryCursor {
+        DirectoryCursor { n: 0, at: self.first, first_member: self.first }
     }
 
     /// Finds the end of an archive, which must be that of the file.
@@ -216,48 +216,48 @@ impl End {
 ///
 /// # Errors
 /// It is no zip archive, it is cut short, or other bytes stand before or behind it.
-pub fn members<R: Read + Seek>(mut input: R) -> Result<Members<Directory<R>>, String> {
-    let end = End::find(&mut input)?;
+pub fn members<R: Read + Seek>(mut input: R) -> Result<Members<ZipDirectory<R>>, String> {
+    let end = DirectoryEnd::find(&mut input)?;
     let behind = end.first.checked_add(end.size).filter(|behind| *behind <= end.at);
     let behind = behind.ok_or("it is damaged: its directory reaches beyond its end")?;
     if behind < end.at {
         return Err(in_front(end.at - behind));
     }
-    let mut directory = Directory { input, end, walk: end.start() };
+    let mut directory = ZipDirectory { input, end, walk: end.start() };
     directory.go_to(None)?;
     Ok(Members::of(directory))
 }
 
-impl<R: Read + Seek> Entries for Directory<R> {
-    type Place = Place;
+impl<R: Read + Seek> Entries for ZipDirectory<R> {
+    type Place = ZipPlace;
     /// Where its target lies.
-    type Link = Place;
-    type Walk = Walk;
+    type Link = ZipPlace;
+    type Walk = DirectoryCursor;
     const WITHOUT_LINKS: &'static str = "without `zip -y`";
 
-    fn go_to(&mut self, walk: Option<Walk>) -> Result<Walk, String> {
+    fn go_to(&mut self, walk: Option<DirectoryCursor>) -> Result<DirectoryCursor, String> {
         let here = std::mem::replace(&mut self.walk, walk.unwrap_or_else(|| self.end.start()));
         self.input.seek(SeekFrom::Start(self.walk.at)).map(|_| here).map_err(|error| error.to_string())
     }
 
     /// One that is not what its entry says leads nowhere.
-    fn target(&mut self, place: &Place) -> Result<Link, String> {
+    fn target(&mut self, place: &ZipPlace) -> Result<ArchiveLink, String> {
         let read = head_of(&mut self.input, place, LONGEST_TARGET);
         let is_whole = |target: &Vec<u8>| target.len() as u64 == place.len && checksum(target) == place.crc;
         self.go_to(Some(self.walk))?;
-        Ok(Link::Symbolic(read.ok().filter(is_whole).unwrap_or_default()))
+        Ok(ArchiveLink::Symbolic(read.ok().filter(is_whole).unwrap_or_default()))
     }
 
     /// Its target is not read again: the links of the whole archive are known by their names.
-    fn path(name: &[u8], _: &Place) -> Result<Vec<u8>, Astray> {
+    fn path(name: &[u8], _: &ZipPlace) -> Result<Vec<u8>, Astray> {
         Ok(name.to_vec())
     }
 
-    fn is_hard(_: &Place) -> bool {
+    fn is_hard(_: &ZipPlace) -> bool {
         false
     }
 
-    fn entry(&mut self) -> Result<Option<Entry<Place, Place>>, String> {
+    fn entry(&mut self) -> Result<Option<ArchiveEntry<ZipPlace, ZipPlace>>, String> {
         if self.walk.at == self.end.at {
             return self.check_whole().map(|()| None);
         }
@@ -299,22 +299,22 @@ impl<R: Read + Seek> Entries for Directory<R> {
         let is_encrypted = entry[8] & 1 != 0;
         let file_type = if UNIX.contains(&entry[5]) { u32_at(&entry, 38) >> 16 & FILE_TYPE } else { 0 };
         let method = if is_encrypted { Method::Other(ENCRYPTED) } else { method_of(u16_at(&entry, 10)) };
-        let place = Place { header, packed, len, method, crc: u32_at(&entry, 16) };
+        let place = ZipPlace { header, packed, len, method, crc: u32_at(&entry, 16) };
         let holds = match file_type {
-            0o120_000 if !is_encrypted => Holds::Link(place),
-            _ if rest.ends_with(b"/") => Holds::Nothing(PassedOver::Folder),
-            0o010_000 | 0o020_000 | 0o060_000 | 0o140_000 => Holds::Nothing(PassedOver::Special),
-            _ => Holds::File(Ok(place)),
+            0o120_000 if !is_encrypted => EntryContent::Link(place),
+            _ if rest.ends_with(b"/") => EntryContent::Nothing(PassedOver::Folder),
+            0o010_000 | 0o020_000 | 0o060_000 | 0o140_000 => EntryContent::Nothing(PassedOver::Special),
+            _ => EntryContent::File(Ok(place)),
         };
-        Ok(Some(Entry { name: rest, at, holds }))
+        Ok(Some(ArchiveEntry { name: rest, at, holds }))
     }
 }
 
-impl<R> Directory<R> {
+impl<R> ZipDirectory<R> {
     /// All of its entries were read: they must be as many as it says, and begin with the file.
     fn check_whole(&self) -> Result<(), String> {
-        let End { entries, count_until, .. } = self.end;
-        let Walk { n, first_member, .. } = self.walk;
+        let DirectoryEnd { entries, count_until, .. } = self.end;
+        let DirectoryCursor { n, first_member, .. } = self.walk;
         if n % count_until != entries {
             return Err(format!("it is damaged: its end says {entries} members, and its directory has {n}"));
         }
@@ -342,7 +342,7 @@ pub fn data_at(header: u64, local: &[u8; LOCAL]) -> Result<u64, String> {
 /// The content of a member, as a stream.
 fn content_of<'a>(
     file: &'a mut (impl Read + Seek + ?Sized),
-    place: &Place,
+    place: &ZipPlace,
 ) -> Result<Box<dyn Read + 'a>, String> {
     let text = |error: io::Error| error.to_string();
     let mut local = [0; LOCAL];
@@ -361,7 +361,7 @@ fn content_of<'a>(
 ///
 /// # Errors
 /// It is stored in a way that is not read, or its header is damaged.
-pub fn head_of(file: &mut (impl Read + Seek + ?Sized), place: &Place, n: u64) -> Result<Vec<u8>, String> {
+pub fn head_of(file: &mut (impl Read + Seek + ?Sized), place: &ZipPlace, n: u64) -> Result<Vec<u8>, String> {
     let mut head = Vec::new();
     let read = content_of(file, place)?.take(n).read_to_end(&mut head);
     read.map(|_| head).map_err(|error| error.to_string())
@@ -371,7 +371,7 @@ pub fn head_of(file: &mut (impl Read + Seek + ?Sized), place: &Place, n: u64) ->
 ///
 /// # Errors
 /// It is not what its entry says, in words that follow its name.
-pub fn check_content(file: &mut (impl Read + Seek + ?Sized), place: &Place) -> Result<(), String> {
+pub fn check_content(file: &mut (impl Read + Seek + ?Sized), place: &ZipPlace) -> Result<(), String> {
     let content = content_of(file, place)?.take(place.len.saturating_add(1));
     let mut content = CrcReader::new(BufReader::with_capacity(BLOCK, content));
     let n = io::copy(&mut content, &mut io::sink()).map_err(|error| format!("is damaged: {error}"))?;
@@ -385,11 +385,11 @@ pub fn check_content(file: &mut (impl Read + Seek + ?Sized), place: &Place) -> R
 }
 
 /// The content of a member of a file, as a stream.
-pub type Content = Box<dyn Read + Send>;
+pub type ZipContent = Box<dyn Read + Send>;
 
 /// # Errors
 /// It is stored in a way that is not read, claims what it cannot hold, or its header is damaged.
-pub fn open_content(input: &Input, place: &Place) -> Result<Content, String> {
+pub fn open_content(input: &FileLike, place: &ZipPlace) -> Result<ZipContent, String> {
     let text = |error: io::Error| error.to_string();
     input.expect(place.header, place.packed.saturating_add(LOCAL as u64 + USUAL_NAME)).map_err(text)?;
     let mut local = [0; LOCAL];
@@ -409,7 +409,7 @@ pub fn open_content(input: &Input, place: &Place) -> Result<Content, String> {
 }
 
 /// Reads a whole member, of a length that the caller has checked, and compares its checksum.
-pub fn read_member(input: &Input, place: &Place, buffer: &mut Vec<u8>) -> Result<(), String> {
+pub fn read_member(input: &FileLike, place: &ZipPlace, buffer: &mut Vec<u8>) -> Result<(), String> {
     let content = open_content(input, place)?;
     buffer.clear();
     // One more than it may have, so that more is noticed. Nothing is reserved for a length that is only claimed.

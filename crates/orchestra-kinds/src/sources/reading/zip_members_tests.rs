@@ -31,10 +31,10 @@ fn read(bytes: &[u8]) -> Result<Named, String> {
         let Member::File { name, place } = member else {
             return Err("a member is passed over, and counted".to_owned());
         };
-        let place = place.unwrap_or_else(Place::astray);
+        let place = place.unwrap_or_else(ZipPlace::astray);
         let mut content = Vec::new();
         read_member(&input, &place, &mut content)?;
-        assert_eq!(Place::of_numbers(place.numbers()), Some(place));
+        assert_eq!(ZipPlace::of_numbers(place.numbers()), Some(place));
         all.push((name, content));
     }
     Ok(all)

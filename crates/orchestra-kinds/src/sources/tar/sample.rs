@@ -10,25 +10,25 @@ use crate::sources::reading::archive::Placed;
 use crate::sources::reading::archive_links::Astray;
 use crate::sources::reading::field_type::{Field, FieldType};
 use crate::sources::reading::file_version::FileVersion;
-use crate::sources::reading::input::{Input, Last, Opener, cannot_read, changed};
+use crate::sources::reading::input::{FileLike, Last, Opener, cannot_read, changed};
 use crate::sources::reading::limits::{LARGEST_FILE_BYTES, LARGEST_TENSOR, LARGEST_TEXT};
 use crate::sources::reading::locator::parts;
 use crate::sources::reading::npy_header::{HEAD, Header};
-use crate::sources::reading::row::{Cell, Row, Taken};
-use crate::sources::reading::tar_members::Place;
+use crate::sources::reading::row::{FieldBuffer, FieldRow, Taken};
+use crate::sources::reading::tar_members::TarPlace;
 
 /// In place of where a member lies: the sample has none, or two of them, or its bytes cannot be found. No member lies at byte 0.
-pub const MISSING: Place = [0, 0];
-pub const TWICE: Place = [0, 1];
+pub const MISSING: TarPlace = [0, 0];
+pub const TWICE: TarPlace = [0, 1];
 const ASTRAY: u64 = 2;
 
 /// As locators have it.
-pub fn place_or(place: Placed<Place>) -> Place {
+pub fn place_or(place: Placed<TarPlace>) -> TarPlace {
     place.unwrap_or_else(|astray| [0, ASTRAY + astray as u64])
 }
 
 /// Why the bytes of a column are not to be had, if they are not.
-fn trouble(place: Place, column: &str) -> Option<String> {
+fn trouble(place: TarPlace, column: &str) -> Option<String> {
     let [0, what] = place else { return None };
     let astray = what.checked_sub(ASTRAY).and_then(|n| Astray::ALL.get(n as usize));
     Some(match astray {
@@ -43,14 +43,14 @@ fn trouble(place: Place, column: &str) -> Option<String> {
 pub struct Sample {
     n: usize,
     opener: Opener,
-    open: Last<Input>,
+    open: Last<FileLike>,
     buffer: Vec<u8>,
-    row: Row,
+    row: FieldRow,
 }
 
 impl Sample {
     pub fn new(columns: &[Field], options: &ReadOptions) -> Self {
-        let row = Row::new(columns, options.max_pixels);
+        let row = FieldRow::new(columns, options.max_pixels);
         Self {
             n: columns.len(),
             opener: Opener::new(options),
@@ -62,7 +62,7 @@ impl Sample {
 }
 
 /// Has the members of a sample of an object read by one request, where they lie near each other.
-fn expect(archive: &Input, places: &[Place]) -> std::io::Result<()> {
+fn expect(archive: &FileLike, places: &[TarPlace]) -> std::io::Result<()> {
     let members = || places.iter().filter(|[_, len]| *len > 0);
     let begin = members().map(|[at, _]| *at).min().unwrap_or(0);
     let end = members().map(|[at, len]| at.saturating_add(*len)).max().unwrap_or(0);
@@ -101,9 +101,9 @@ impl FetchRun for Sample {
         let filled = row.fill(|n, field, cell| {
             let [at, len] = places[n];
             let buffer = match cell {
-                Cell::Bytes(bytes) if matches!(field.ty, FieldType::Bytes(_)) => bytes,
-                Cell::Picture(picture) => picture.bytes_mut(),
-                Cell::Text(_) | Cell::Bytes(_) => &mut *texts,
+                FieldBuffer::Bytes(bytes) if matches!(field.ty, FieldType::Bytes(_)) => bytes,
+                FieldBuffer::Picture(picture) => picture.bytes_mut(),
+                FieldBuffer::Text(_) | FieldBuffer::Bytes(_) => &mut *texts,
             };
             buffer.resize(len as usize, 0); // No more than fits: `len` was checked.
             archive.read_exact_at(buffer, at).map_err(failed)?;
@@ -128,13 +128,13 @@ impl FetchRun for Sample {
 }
 
 /// Makes a text or a tensor of the bytes of a member.
-fn take(field: &Field, cell: &mut Cell, bytes: &[u8]) -> Result<(), String> {
+fn take(field: &Field, cell: &mut FieldBuffer, bytes: &[u8]) -> Result<(), String> {
     match (cell, &field.ty) {
-        (Cell::Text(text), _) => {
+        (FieldBuffer::Text(text), _) => {
             text.clear();
             text.push_str(std::str::from_utf8(bytes).map_err(|_| "is no UTF-8 text")?);
         }
-        (Cell::Bytes(data), FieldType::Tensor { dtype, shape }) if is_npy(&field.name) => {
+        (FieldBuffer::Bytes(data), FieldType::Tensor { dtype, shape }) if is_npy(&field.name) => {
             let header = Header::parse_any(&bytes[..bytes.len().min(HEAD)])
                 .map_err(|why| format!("is no array: {why}"))?;
             if (header.dtype, &header.shape) != (*dtype, shape) {
@@ -149,13 +149,13 @@ fn take(field: &Field, cell: &mut Cell, bytes: &[u8]) -> Result<(), String> {
             data.extend_from_slice(elements);
             header.to_native(data);
         }
-        (Cell::Bytes(data), FieldType::Tensor { .. }) => {
+        (FieldBuffer::Bytes(data), FieldType::Tensor { .. }) => {
             let number = std::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse::<i64>().ok());
             let number = number.ok_or("is no whole number")?;
             data.clear();
             data.extend_from_slice(&number.to_ne_bytes());
         }
-        (Cell::Bytes(_) | Cell::Picture(_), _) => {}
+        (FieldBuffer::Bytes(_) | FieldBuffer::Picture(_), _) => {}
     }
     Ok(())
 }

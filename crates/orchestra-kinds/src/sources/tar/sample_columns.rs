@@ -12,7 +12,7 @@ use crate::sources::reading::archive::{Member, Placed};
 use crate::sources::reading::field_type::{Field, FieldType};
 use crate::sources::reading::limits::LARGEST_TENSOR;
 use crate::sources::reading::npy_header::{HEAD, Header};
-use crate::sources::reading::tar_members::{self, Place};
+use crate::sources::reading::tar_members::{self, TarPlace};
 
 /// Members that one sample may have.
 pub const MOST_COLUMNS: usize = 256;
@@ -45,7 +45,7 @@ pub fn columns_of(mut archive: impl Read + Seek, names: Option<Vec<String>>) -> 
         let Member::File { name, place } = member else { continue };
         let Some((key, extension)) = key_of(&name) else { continue };
         let (first, found) =
-            sample.get_or_insert_with(|| (key.clone(), Vec::<(String, Placed<Place>)>::new()));
+            sample.get_or_insert_with(|| (key.clone(), Vec::<(String, Placed<TarPlace>)>::new()));
         if *first != key || found.len() > MOST_COLUMNS {
             break;
         }

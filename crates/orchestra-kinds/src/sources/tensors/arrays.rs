@@ -10,22 +10,22 @@ use crate::sources::reading::field_type::{Field, FieldType};
 use crate::sources::reading::input::ReadSeek;
 use crate::sources::reading::limits::LARGEST_TENSOR;
 use crate::sources::reading::npy_header::Header;
-use crate::sources::reading::zip_members::{self, Place, head_of};
+use crate::sources::reading::zip_members::{self, ZipPlace, head_of};
 
 /// Arrays of a `.npz` file.
 const MOST_ARRAYS: usize = 4096;
 
 #[derive(Debug, Clone, Encode, Decode)]
-pub struct Array {
+pub struct SourceArray {
     /// `x` for the only one of a `.npy` file.
     pub name: String,
     /// Why it cannot be read, where it is not asked for.
     pub header: Result<Header, String>,
     /// Its member of a `.npz` file.
-    pub place: Option<Place>,
+    pub place: Option<ZipPlace>,
 }
 
-impl Array {
+impl SourceArray {
     /// The column of it, whose values are a row or so many of them.
     pub fn field(&self, chunk: Option<u64>) -> Result<Field, String> {
         let header = self.header.as_ref().map_err(|why| format!("array `{}`: {why}", self.name))?;
@@ -50,7 +50,7 @@ impl Array {
 pub struct Arrays {
     pub is_npz: bool,
     /// Those that cannot be read are among them, if there are several.
-    pub arrays: Vec<Array>,
+    pub arrays: Vec<SourceArray>,
     /// Members of a `.npz` file that are no arrays.
     pub passed_over: PassedOverCounts,
 }
@@ -66,14 +66,14 @@ pub fn arrays(file: &mut dyn ReadSeek) -> Result<Arrays, String> {
             (&mut *file).take(n as u64).read_to_end(&mut head).map_err(text)?;
             Ok(head)
         })?;
-        let arrays = vec![Array { name: "x".into(), header: Ok(header), place: None }];
+        let arrays = vec![SourceArray { name: "x".into(), header: Ok(header), place: None }];
         return Ok(Arrays { is_npz: false, arrays, passed_over: PassedOverCounts::default() });
     }
     let (mut places, mut passed_over) = (Vec::new(), PassedOverCounts::default());
     let mut members = zip_members::members(BufReader::new(&mut *file))?;
     while let Some(member) = members.next()? {
         let (name, place) = match member {
-            Member::File { name, place } => (name, place.unwrap_or_else(Place::astray)),
+            Member::File { name, place } => (name, place.unwrap_or_else(ZipPlace::astray)),
             Member::PassedOver(reason) => {
                 passed_over.add(reason, 1);
                 continue;
@@ -95,7 +95,7 @@ pub fn arrays(file: &mut dyn ReadSeek) -> Result<Arrays, String> {
     let mut all = Vec::new();
     for (name, place) in places {
         let header = Header::read(|n| head_of(file, &place, n as u64));
-        all.push(Array { name, header, place: Some(place) });
+        all.push(SourceArray { name, header, place: Some(place) });
     }
     Ok(Arrays { is_npz: true, arrays: all, passed_over })
 }

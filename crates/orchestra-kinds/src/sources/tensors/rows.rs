@@ -12,20 +12,20 @@ use orchestra_store::{Found as Listed, ListError, PassedOverCounts, PushFound};
 use super::arrays::{Arrays, arrays};
 use super::path_beside;
 use crate::sources::reading::field_type::{Field, FieldType};
-use crate::sources::reading::file_version::{FileVersion, Seen, has_changed};
+use crate::sources::reading::file_version::{FileStat, FileVersion, has_changed};
 use crate::sources::reading::input::{
-    Input, Last, Opener, ReadSeek, cannot_read, changed, open_seen, read_listed,
+    FileLike, Last, Opener, ReadSeek, cannot_read, changed, open_seen, read_listed,
 };
 use crate::sources::reading::limits::check_items;
 use crate::sources::reading::locator::{locator, parts};
 use crate::sources::reading::npy_header::Header;
 use crate::sources::reading::zip_members::{
-    Content, LOCAL, MOST_PER_BYTE, Method, Place, check_content, data_at, open_content,
+    LOCAL, MOST_PER_BYTE, Method, ZipContent, ZipPlace, check_content, data_at, open_content,
 };
 
 /// What all files of the source have in common.
 #[derive(Debug, Clone, Encode, Decode)]
-pub struct Rows {
+pub struct TensorItems {
     pub is_npz: bool,
     /// Tensors, as items have them: those of the file, then one for each of `beside`.
     pub fields: Vec<Field>,
@@ -37,17 +37,17 @@ pub struct Rows {
 }
 
 /// An array of a file, and where it lies.
-struct Found {
+struct FoundArray {
     header: Header,
     /// Where its elements begin in the file, where they are not deflated.
     at: u64,
     /// Its member of a `.npz` file.
-    place: Option<Place>,
+    place: Option<ZipPlace>,
 }
 
 /// A file and those beside it.
 struct OpenFiles {
-    files: Vec<Input>,
+    files: Vec<FileLike>,
     /// In the order of the columns.
     arrays: Vec<OpenArray>,
     /// Those that they have together.
@@ -55,7 +55,7 @@ struct OpenFiles {
 }
 
 struct OpenArray {
-    input: Input,
+    input: FileLike,
     header: Header,
     /// Where its elements begin in the file, where they are not deflated.
     at: u64,
@@ -64,13 +64,13 @@ struct OpenArray {
 
 /// An array that is unpacked as a stream: where it stands says which row comes next.
 struct Deflated {
-    place: Place,
-    content: Option<Content>,
+    place: ZipPlace,
+    content: Option<ZipContent>,
     /// Bytes of the content that are read.
     at: u64,
 }
 
-impl Rows {
+impl TensorItems {
     /// How many rows an array of this column has, which must be like those of all files.
     fn n_rows(&self, field: &Field, header: &Header) -> Result<u64, String> {
         let (n, row) = header.rows().ok_or_else(|| format!("`{}` has no first dimension", field.name))?;
@@ -129,7 +129,7 @@ impl Rows {
         &self,
         file: &mut dyn ReadSeek,
         fields: &[Field],
-    ) -> Result<(Vec<Found>, PassedOverCounts), String> {
+    ) -> Result<(Vec<FoundArray>, PassedOverCounts), String> {
         let text = |error: io::Error| error.to_string();
         let bytes = file.seek(SeekFrom::End(0)).map_err(text)?;
         file.rewind().map_err(text)?;
@@ -158,7 +158,7 @@ impl Rows {
                 true => format!("its array `{}` {why}", field.name),
                 false => format!("it {why}"),
             })?;
-            let holds = |place: Place| place.len <= place.packed.saturating_mul(MOST_PER_BYTE);
+            let holds = |place: ZipPlace| place.len <= place.packed.saturating_mul(MOST_PER_BYTE);
             let is_whole = match is_stored {
                 true => at.checked_add(len).is_some_and(|end| end <= bytes),
                 false => array.place.is_none_or(holds),
@@ -167,7 +167,7 @@ impl Rows {
                 return Err(format!("it is cut short: its header says {} rows", header.shape[0]));
             }
             let at = at + header.data as u64;
-            found.push(Found { header, at, place: array.place });
+            found.push(FoundArray { header, at, place: array.place });
         }
         Ok((found, passed_over))
     }
@@ -179,7 +179,7 @@ impl Rows {
             let input = opener.open(&file)?;
             let found = self.find(&mut input.from(0), fields);
             let (found, _) = found.map_err(|why| input.refusal(cannot_read(&file, &why)))?;
-            open.extend(found.into_iter().map(|Found { header, at, place }| {
+            open.extend(found.into_iter().map(|FoundArray { header, at, place }| {
                 let deflated = place.filter(|place| place.method == Method::Deflated);
                 let deflated = deflated.map(|place| Deflated { place, content: None, at: 0 });
                 OpenArray { input: input.clone(), header, at, deflated }
@@ -191,7 +191,7 @@ impl Rows {
     }
 }
 
-impl Items for Rows {
+impl Items for TensorItems {
     fn list(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let files = self.files(path);
         let of_path = |file: &Path, why: String| match file == path {
@@ -205,7 +205,7 @@ impl Items for Rows {
         };
         let open = |(file, _): &(PathBuf, _)| open_seen(file).map_err(|error| refused(file, error));
         let opened = files.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let (inputs, seen): (Vec<Input>, Vec<Seen>) = opened.into_iter().unzip();
+        let (inputs, seen): (Vec<FileLike>, Vec<FileStat>) = opened.into_iter().unzip();
         let version = FileVersion::say(&seen, push)?;
         let mut found = Vec::new();
         for ((file, fields), input) in files.into_iter().zip(inputs) {
@@ -240,7 +240,7 @@ impl Items for Rows {
 
     fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
         let (opener, data) = (Opener::new(options), vec![Vec::new(); self.fields.len()]);
-        Box::new(RowReader { rows: self.clone(), opener, open: Last::default(), data })
+        Box::new(TensorFetch { rows: self.clone(), opener, open: Last::default(), data })
     }
 
     fn opens(&self) -> Opens {
@@ -248,14 +248,14 @@ impl Items for Rows {
     }
 }
 
-struct RowReader {
-    rows: Rows,
+struct TensorFetch {
+    rows: TensorItems,
     opener: Opener,
     open: Last<OpenFiles>,
     data: Vec<Vec<u8>>,
 }
 
-impl FetchRun for RowReader {
+impl FetchRun for TensorFetch {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
         let (path, numbers) = parts(locator, 2)?;
         let (item, listed) = (numbers[0], numbers[1]);
@@ -296,7 +296,7 @@ impl FetchRun for RowReader {
 
 impl Deflated {
     /// Reads what stands from `at` on: by going on from where the last item ended, or else from the beginning.
-    fn read(&mut self, input: &Input, at: u64, to: &mut [u8]) -> Result<(), String> {
+    fn read(&mut self, input: &FileLike, at: u64, to: &mut [u8]) -> Result<(), String> {
         let mut content = match self.content.take().filter(|_| self.at <= at) {
             Some(content) => content,
             None => {

@@ -6,7 +6,7 @@ use orchestra_core::data::Value;
 use orchestra_core::shapes::FetchRun;
 use orchestra_plan::{Items as _, ReadOptions};
 
-use super::rows::Rows;
+use super::rows::TensorItems;
 use crate::sources::reading::field_type::{Field, FieldType};
 use crate::sources::reading::locator::locator;
 use crate::sources::reading::npy_header::Header;
@@ -27,9 +27,9 @@ fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn rows(shape: &[usize]) -> Rows {
+fn rows(shape: &[usize]) -> TensorItems {
     let ty = FieldType::Tensor { dtype: DType::F32, shape: shape.into() };
-    Rows {
+    TensorItems {
         is_npz: false,
         fields: vec![Field::new("x", ty)],
         beside: Vec::new(),
@@ -64,7 +64,7 @@ fn no_header_is_believed_that_is_cut_short_or_claims_too_much() {
     assert!(error.contains("the first file of the source"), "{error}");
 }
 
-fn items(rows: &Rows, path: &Path) -> Vec<(String, Vec<u8>)> {
+fn items(rows: &TensorItems, path: &Path) -> Vec<(String, Vec<u8>)> {
     let (items, _) = listed(rows, path).unwrap();
     items
 }
@@ -95,7 +95,7 @@ fn bytes_behind_an_array_are_refused_whatever_they_are() {
     let (path, longer) = (folder.path().join("a.npz"), [&one[..], b"x"].concat());
     for method in [zip::CompressionMethod::Stored, zip::CompressionMethod::Deflated] {
         std::fs::write(&path, archive(&[("x.npy", &longer)], method, false)).unwrap();
-        let source = Rows { is_npz: true, ..rows(&[]) };
+        let source = TensorItems { is_npz: true, ..rows(&[]) };
         let error = source.list(&path, &mut |_| Ok(())).unwrap_err().to_string();
         assert!(error.contains("1 bytes behind the array"), "{error}");
         let members: [(&str, &[u8]); 3] = [("x.npy", &one), ("__MACOSX/._x.npy", b"m"), ("d/", b"")];
@@ -115,7 +115,7 @@ fn files_beside_each_other_are_read_row_by_row_and_must_be_of_one_length() {
         std::fs::write(path, npy("<f4", shape, data)).unwrap();
     }
     let other_field = Field { name: "y".into(), ..rows(&[]).fields.remove(0) };
-    let pair = Rows {
+    let pair = TensorItems {
         fields: vec![rows(&[2]).fields.remove(0), other_field],
         beside: vec!["../b/*".into()],
         ..rows(&[2])
@@ -150,7 +150,7 @@ fn arrays_of_an_archive_are_read_in_any_order_whether_stored_or_deflated() {
     let members: [(&str, &[u8]); 3] = [("a.npy", &a), ("names.npy", &names), ("b.npy", &b)];
     let tensor = |name: &str, shape: &[usize]| Field { name: name.into(), ..rows(shape).fields.remove(0) };
     let fields = vec![tensor("b", &[]), tensor("a", &[4])];
-    let source = Rows { is_npz: true, fields, beside: Vec::new(), chunk: None, max_items: 1000 };
+    let source = TensorItems { is_npz: true, fields, beside: Vec::new(), chunk: None, max_items: 1000 };
     for method in [::zip::CompressionMethod::Stored, ::zip::CompressionMethod::Deflated] {
         let bytes = archive(&members, method, true);
         std::fs::write(&path, &bytes).unwrap();
@@ -175,7 +175,7 @@ fn arrays_of_an_archive_are_read_in_any_order_whether_stored_or_deflated() {
         let error = source.list(&path, &mut |_| Ok(())).unwrap_err().to_string();
         assert!(error.contains("it holds the array `a` twice"), "{error}");
     }
-    let error = Rows { fields: vec![tensor("names", &[])], ..source.clone() };
+    let error = TensorItems { fields: vec![tensor("names", &[])], ..source.clone() };
     std::fs::write(&path, archive(&members, ::zip::CompressionMethod::Stored, false)).unwrap();
     let error = error.list(&path, &mut |_| Ok(())).unwrap_err().to_string();
     assert!(error.contains("array `names`: its shape is []"), "{error}");
