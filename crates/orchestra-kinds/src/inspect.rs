@@ -7,7 +7,7 @@ use orchestra_plan::Choice as _;
 use orchestra_plan::{Signature, UnreadableOutput, toml_key};
 
 use crate::stages::classify::makes_probabilities;
-use crate::stages::detect::layout::{Form, Layout, Output, Told};
+use crate::stages::detect::layout::{DetectorLayout, Form, OutputColumn, OutputHints};
 use crate::stages::detect::recognise;
 use crate::stages::shared::image_settings::MAX_SIDE;
 
@@ -27,7 +27,7 @@ pub struct Recognised {
 /// Tells what a model is for by the rules by which detect stages tell their layout.
 pub fn recognise(signature: &Signature) -> Recognised {
     let tensors = signature.output_tensors();
-    let outputs: Vec<Output<'_>> = tensors.iter().enumerate().collect();
+    let outputs: Vec<OutputColumn<'_>> = tensors.iter().enumerate().collect();
     let is = |purpose, why: String| Recognised { purpose, layout: None, possible_layouts: Vec::new(), why };
     let classifier = || {
         let [output] = &tensors[..] else { return None };
@@ -38,12 +38,12 @@ pub fn recognise(signature: &Signature) -> Recognised {
             .then(|| is("classifier", format!("its one output holds {n} numbers")))
     };
     match recognise::recognise(&outputs, &signature.metadata) {
-        recognise::Recognised::Is(layout, why) => {
+        recognise::RecognisedLayout::Is(layout, why) => {
             Recognised { purpose: "detector", layout: Some(layout.name()), possible_layouts: Vec::new(), why }
         }
-        recognise::Recognised::Not(why) => classifier().unwrap_or_else(|| is("unknown", why)),
-        recognise::Recognised::Open(fitting) => classifier().unwrap_or_else(|| Recognised {
-            possible_layouts: fitting.iter().copied().map(Layout::name).collect(),
+        recognise::RecognisedLayout::Not(why) => classifier().unwrap_or_else(|| is("unknown", why)),
+        recognise::RecognisedLayout::Open(fitting) => classifier().unwrap_or_else(|| Recognised {
+            possible_layouts: fitting.iter().copied().map(DetectorLayout::name).collect(),
             ..is("unknown", "neither its metadata nor the names of its outputs tell what it gives".to_owned())
         }),
     }
@@ -171,9 +171,9 @@ fn read_outputs(text: &mut String, signature: &Signature, recognised: &Recognise
 /// Whether a detect stage has to be told what the logits become scores by.
 fn has_open_logits(layout: &str, signature: &Signature) -> bool {
     let tensors = signature.output_tensors();
-    let outputs: Vec<Output<'_>> = tensors.iter().enumerate().collect();
-    let of = Layout::Detr.of(&outputs, Told::default());
-    layout == Layout::Detr.name() && of.is_some_and(|outputs| outputs.form == Form::OpenQueries)
+    let outputs: Vec<OutputColumn<'_>> = tensors.iter().enumerate().collect();
+    let of = DetectorLayout::Detr.of(&outputs, OutputHints::default());
+    layout == DetectorLayout::Detr.name() && of.is_some_and(|outputs| outputs.form == Form::OpenQueries)
 }
 
 /// Whether an input takes the size by which RT-DETR and D-FINE exports multiply their boxes.
@@ -181,7 +181,7 @@ fn is_size(input: &TensorSpec) -> bool {
     input.name == "orig_target_sizes" && input.dtype == DType::I64 && input.row == [Dim::Fixed(2)]
 }
 
-struct PixelInput {
+struct InspectedPixels {
     layout: &'static str,
     color: &'static str,
     dtype: DType,
@@ -190,7 +190,7 @@ struct PixelInput {
     is_guessed: bool,
 }
 
-fn pixels(input: &TensorSpec, signature: &Signature) -> Option<PixelInput> {
+fn pixels(input: &TensorSpec, signature: &Signature) -> Option<InspectedPixels> {
     let is_channels = |dim: Dim| matches!(dim, Dim::Fixed(1 | 3));
     let (layout, channels, sides) = match input.row[..] {
         [c, h, w] if is_channels(c) => ("nchw", c, [h, w]),
@@ -212,7 +212,7 @@ fn pixels(input: &TensorSpec, signature: &Signature) -> Option<PixelInput> {
         return None;
     }
     let size = [0, 1].map(|at| side(at).filter(|n| (1..=MAX_SIDE as usize).contains(n)));
-    Some(PixelInput {
+    Some(InspectedPixels {
         layout,
         color: if channels == Dim::Fixed(1) { "gray" } else { "rgb" },
         dtype: input.dtype,
@@ -221,7 +221,7 @@ fn pixels(input: &TensorSpec, signature: &Signature) -> Option<PixelInput> {
     })
 }
 
-impl PixelInput {
+impl InspectedPixels {
     fn stage(&self, recognised: &Recognised) -> String {
         let [height, width] = self.size;
         let mut text =

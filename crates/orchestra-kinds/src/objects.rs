@@ -176,13 +176,13 @@ pub struct Trouble {
     /// A lowercase fragment, without the URL.
     pub reason: String,
     pub help: String,
-    pub kind: Kind,
+    pub kind: TroubleKind,
 }
 
 /// What it means for the item, and for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "cloud"), allow(dead_code, reason = "stores are read with that feature"))]
-pub enum Kind {
+pub enum TroubleKind {
     /// There is no such object.
     Missing,
     /// This object cannot be read.
@@ -201,8 +201,10 @@ impl Trouble {
     /// What an item ends with that lies in this object.
     pub fn refusal(self, url: &[u8]) -> Refusal {
         let kind = match self.kind {
-            Kind::Store | Kind::Refused => FailureKind::Unreachable,
-            Kind::Missing | Kind::Object | Kind::Question | Kind::Settings => FailureKind::Read,
+            TroubleKind::Store | TroubleKind::Refused => FailureKind::Unreachable,
+            TroubleKind::Missing | TroubleKind::Object | TroubleKind::Question | TroubleKind::Settings => {
+                FailureKind::Read
+            }
         };
         Refusal { kind, error: format!("cannot read `{}`: {}", String::from_utf8_lossy(url), self.reason) }
     }
@@ -210,9 +212,9 @@ impl Trouble {
     /// Why what lies there cannot be listed.
     pub fn list_error(self, url: &str) -> ListError {
         let trouble = match self.kind {
-            Kind::Store | Kind::Question => StoreTrouble::Passing,
-            Kind::Refused => StoreTrouble::Refusal,
-            Kind::Missing | Kind::Object | Kind::Settings => StoreTrouble::Mistake,
+            TroubleKind::Store | TroubleKind::Question => StoreTrouble::Passing,
+            TroubleKind::Refused => StoreTrouble::Refusal,
+            TroubleKind::Missing | TroubleKind::Object | TroubleKind::Settings => StoreTrouble::Mistake,
         };
         ListError::Store { url: url.to_owned(), reason: self.reason, help: self.help, trouble }
     }
@@ -232,7 +234,7 @@ pub trait ReadObject: Send {
 
 pub fn reader() -> Box<dyn ReadObject> {
     #[cfg(feature = "cloud")]
-    return Box::new(fetch::Reader::default());
+    return Box::new(fetch::ObjectReader::default());
     #[cfg(not(feature = "cloud"))]
     Box::new(NoReader)
 }
@@ -244,7 +246,7 @@ struct NoReader;
 #[cfg(not(feature = "cloud"))]
 impl ReadObject for NoReader {
     fn head(&mut self, _: &[u8]) -> Result<(u64, u32), Trouble> {
-        Err(Trouble { reason: BUILD_IT.to_owned(), help: String::new(), kind: Kind::Settings })
+        Err(Trouble { reason: BUILD_IT.to_owned(), help: String::new(), kind: TroubleKind::Settings })
     }
 
     fn read(&mut self, url: &[u8], _: &mut Vec<u8>) -> Result<(), Refusal> {

@@ -9,18 +9,18 @@ use orchestra_plan::choices;
 
 choices! {
     #[derive(Encode, Decode)]
-    pub enum Format {
+    pub enum EncoderFormat {
         Png = "png",
         Jpg = "jpg",
     }
 }
 
-impl Format {
+impl EncoderFormat {
     /// The bytes of a file; `quality`, from 1 to 100, is that of a JPEG.
     pub fn encode(self, pixels: &Pixels<'_>, quality: u8) -> Result<Vec<u8>, Refusal> {
         match self {
-            Format::Png => png(pixels),
-            Format::Jpg => jpeg(pixels, quality),
+            EncoderFormat::Png => png(pixels),
+            EncoderFormat::Jpg => jpeg(pixels, quality),
         }
     }
 }

@@ -117,14 +117,14 @@ impl<'a> Url<'a> {
 }
 
 /// A store as object of which pages can be listed.
-type Pages = Option<Arc<dyn PaginatedListStore>>;
+type PagedLister = Option<Arc<dyn PaginatedListStore>>;
 
 /// A connection to a store.
 #[derive(Clone)]
 pub struct Client {
     pub objects: Arc<dyn ObjectStore>,
     /// `None`: it cannot be listed.
-    pub pages: Pages,
+    pub pages: PagedLister,
 }
 
 impl Client {

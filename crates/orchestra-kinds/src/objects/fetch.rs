@@ -10,25 +10,25 @@ use orchestra_core::data::Refusal;
 use tokio::runtime::Runtime;
 
 use super::client::{Client, Patience, Url, apart, runtime};
-use super::{Kind, ReadObject, Trouble};
+use super::{ReadObject, Trouble, TroubleKind};
 use crate::sources::reading::limits::LARGEST_FILE_BYTES;
 
 /// Reads objects in one thread. Sockets stay open from one object to the next.
 #[derive(Default)]
-pub struct Reader {
+pub struct ObjectReader {
     runtime: Option<Runtime>,
     /// By the beginning of their URLs; a source names few.
     clients: HashMap<String, Client>,
 }
 
-impl Drop for Reader {
+impl Drop for ObjectReader {
     fn drop(&mut self) {
         // It may be dropped in a runtime, where none may wait.
         self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
     }
 }
 
-impl ReadObject for Reader {
+impl ReadObject for ObjectReader {
     fn head(&mut self, url: &[u8]) -> Result<(u64, u32), Trouble> {
         let head = |runtime: &Runtime, client: &Client, path: &Path| {
             runtime.block_on(client.objects.head(path)).map(|meta| (meta.size, tag_of(&meta)))
@@ -55,11 +55,11 @@ impl ReadObject for Reader {
             return Ok(());
         }
         let reason = format!("of {len} bytes at byte {at} it has others; was it replaced?");
-        Err(Trouble { kind: Kind::Object, ..Trouble::of_url(reason) })
+        Err(Trouble { kind: TroubleKind::Object, ..Trouble::of_url(reason) })
     }
 }
 
-impl Reader {
+impl ObjectReader {
     /// Reads what is asked for, no further than `most` bytes. Gives the bytes that there are at least.
     fn get(
         &mut self,

@@ -7,7 +7,7 @@ use object_store::{ObjectMeta, ObjectStoreExt as _};
 use orchestra_store::{ListError, Object, ObjectPage, ObjectStore, Objects};
 
 use super::client::{Client, Patience, Url, wait_for};
-use super::{Kind, Protocol, Trouble};
+use super::{Protocol, Trouble, TroubleKind};
 use crate::sources::reading::input::{FileLike, InputStream, open_object};
 
 /// All stores that this program knows.
@@ -30,21 +30,23 @@ impl ObjectStore for Stores {
                 Err(error) => Trouble::of(parsed.protocol, &error),
             };
             match trouble.kind {
-                Kind::Missing => Ok(false),
+                TroubleKind::Missing => Ok(false),
                 // A server that answers to no question but for the object itself; then the run finds out.
-                Kind::Object | Kind::Question if parsed.protocol == Protocol::Http => Ok(true),
+                TroubleKind::Object | TroubleKind::Question if parsed.protocol == Protocol::Http => Ok(true),
                 // A user who may not read it may not know whether it is there: what lies below it says more.
-                Kind::Object => Ok(false),
-                Kind::Question | Kind::Store | Kind::Refused | Kind::Settings => Err(trouble),
+                TroubleKind::Object => Ok(false),
+                TroubleKind::Question | TroubleKind::Store | TroubleKind::Refused | TroubleKind::Settings => {
+                    Err(trouble)
+                }
             }
         };
         ask().map_err(|trouble| trouble.list_error(url))
     }
 
     fn objects(&self, prefix: &str) -> Result<Objects, ListError> {
-        let open = || -> Result<Pages, Trouble> {
+        let open = || -> Result<ListingPages, Trouble> {
             let url = Url::parse(prefix)?;
-            Ok(Pages {
+            Ok(ListingPages {
                 protocol: url.protocol,
                 prefix: prefix.to_owned(),
                 store: url.store.to_owned(),
@@ -61,18 +63,18 @@ impl ObjectStore for Stores {
 
     fn open(&self, url: &str) -> Result<Box<dyn Read>, ListError> {
         let object = open_object(url)?;
-        Ok(Box::new(Listed { stream: object.from(0), object, url: url.to_owned() }))
+        Ok(Box::new(ListedObject { stream: object.from(0), object, url: url.to_owned() }))
     }
 }
 
 /// An object whose errors say what its store says.
-struct Listed {
+struct ListedObject {
     object: FileLike,
     stream: InputStream,
     url: String,
 }
 
-impl Read for Listed {
+impl Read for ListedObject {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.stream.read(buffer).map_err(|error| match self.object.trouble() {
             Some(trouble) => io::Error::other(trouble.list_error(&self.url)),
@@ -81,7 +83,7 @@ impl Read for Listed {
     }
 }
 
-struct Pages {
+struct ListingPages {
     protocol: Protocol,
     prefix: String,
     store: String,
@@ -92,7 +94,7 @@ struct Pages {
     is_over: bool,
 }
 
-impl Pages {
+impl ListingPages {
     fn next_page(&mut self) -> Result<ObjectPage, Trouble> {
         let client = self.first.take().unwrap_or_else(|| self.client.clone());
         let Some(pages) = &client.pages else {
@@ -107,7 +109,7 @@ impl Pages {
                 Trouble {
                     reason: format!("the name of an object cannot be used: {source}"),
                     help,
-                    kind: Kind::Settings,
+                    kind: TroubleKind::Settings,
                 }
             }
             error => Trouble::of(self.protocol, error),
@@ -120,7 +122,7 @@ impl Pages {
     }
 }
 
-impl Iterator for Pages {
+impl Iterator for ListingPages {
     type Item = Result<ObjectPage, ListError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -142,12 +144,12 @@ mod tests {
     #[test]
     fn a_list_that_is_not_answered_may_be_another_time_and_one_that_is_refused_may_not() {
         for (kind, expected) in [
-            (Kind::Question, StoreTrouble::Passing),
-            (Kind::Store, StoreTrouble::Passing),
-            (Kind::Refused, StoreTrouble::Refusal),
-            (Kind::Object, StoreTrouble::Mistake),
-            (Kind::Missing, StoreTrouble::Mistake),
-            (Kind::Settings, StoreTrouble::Mistake),
+            (TroubleKind::Question, StoreTrouble::Passing),
+            (TroubleKind::Store, StoreTrouble::Passing),
+            (TroubleKind::Refused, StoreTrouble::Refusal),
+            (TroubleKind::Object, StoreTrouble::Mistake),
+            (TroubleKind::Missing, StoreTrouble::Mistake),
+            (TroubleKind::Settings, StoreTrouble::Mistake),
         ] {
             let trouble = Trouble { reason: String::new(), help: String::new(), kind };
             let error = trouble.list_error("s3://b/");

@@ -5,7 +5,7 @@ use orchestra_store::{ListError, ObjectOutput, StoredObject};
 
 use super::client::{Client, Patience, Url, wait_for};
 use super::listing::Stores;
-use super::{Kind, Trouble};
+use super::{Trouble, TroubleKind};
 
 /// A part file has no more: 1 GiB of records, those of one commit, and what stands around them.
 const LARGEST: u64 = 4 << 30;
@@ -20,7 +20,7 @@ impl ObjectOutput for Stores {
                     Ok(answer) => answer,
                     Err(error) => {
                         let trouble = Trouble::of(parsed.protocol, &error);
-                        return if trouble.kind == Kind::Missing { Ok(None) } else { Err(trouble) };
+                        return if trouble.kind == TroubleKind::Missing { Ok(None) } else { Err(trouble) };
                     }
                 };
                 let meta = answer.meta.clone();

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io;
 
-use super::{Kind, Protocol, Trouble};
+use super::{Protocol, Trouble, TroubleKind};
 
 /// Codes of answers which say that the credentials are at fault.
 const CREDENTIALS: [&str; 9] = [
@@ -31,13 +31,13 @@ impl Trouble {
         Self {
             reason,
             help: "see \"Objects\" in docs/guide/workflow-file.md".to_owned(),
-            kind: Kind::Settings,
+            kind: TroubleKind::Settings,
         }
     }
 
     pub fn of_machine(error: &io::Error) -> Self {
         let help = "the machine lacks threads or descriptors".to_owned();
-        Self { reason: error.to_string(), help, kind: Kind::Store }
+        Self { reason: error.to_string(), help, kind: TroubleKind::Store }
     }
 
     /// The environment makes no sense. The text names variables, no values of theirs.
@@ -49,7 +49,7 @@ impl Trouble {
         Self {
             reason: format!("the store cannot be used: {reason}"),
             help: environment(protocol),
-            kind: Kind::Settings,
+            kind: TroubleKind::Settings,
         }
     }
 
@@ -58,7 +58,7 @@ impl Trouble {
         let texts = || chain(error);
         let answer = texts().find_map(|error| {
             let text = error.to_string();
-            text.strip_prefix(STATUS).map(Answer::read)
+            text.strip_prefix(STATUS).map(StoreResponse::read)
         });
         let by_kind = match error {
             object_store::Error::NotFound { .. } => Some(404),
@@ -75,16 +75,16 @@ impl Trouble {
             _ if is_whole => Self {
                 reason: "the server gives objects only as a whole, and parts are read of this one".to_owned(),
                 help: "copy it to a folder first, or to another server".to_owned(),
-                kind: Kind::Object,
+                kind: TroubleKind::Object,
             },
             _ if is_metadata => Self {
                 reason: "there are no credentials: no variable gives them, and this machine has no service that does".to_owned(),
                 help: environment(protocol),
-                kind: Kind::Refused,
+                kind: TroubleKind::Refused,
             },
             Some(answer) => answer.judge(protocol),
             None if by_kind.is_some() => {
-                Answer { status: by_kind.unwrap_or(0), code: String::new() }.judge(protocol)
+                StoreResponse { status: by_kind.unwrap_or(0), code: String::new() }.judge(protocol)
             }
             None => Self::of_connection(protocol, error),
         }
@@ -102,24 +102,26 @@ impl Trouble {
             _ => "see whether the network and its address lead to it",
         };
         let (reason, kind) = match of_http {
-            Some(error) if error.is_builder() => (format!("it cannot be asked: {innermost}"), Kind::Settings),
-            Some(error) if error.is_connect() => (format!("no connection: {innermost}"), Kind::Store),
-            Some(error) if error.is_timeout() => ("no answer in time".to_owned(), Kind::Question),
-            Some(_) => (format!("the connection broke off: {innermost}"), Kind::Store),
-            None => (format!("its answer makes no sense: {}", first_line(&innermost)), Kind::Object),
+            Some(error) if error.is_builder() => {
+                (format!("it cannot be asked: {innermost}"), TroubleKind::Settings)
+            }
+            Some(error) if error.is_connect() => (format!("no connection: {innermost}"), TroubleKind::Store),
+            Some(error) if error.is_timeout() => ("no answer in time".to_owned(), TroubleKind::Question),
+            Some(_) => (format!("the connection broke off: {innermost}"), TroubleKind::Store),
+            None => (format!("its answer makes no sense: {}", first_line(&innermost)), TroubleKind::Object),
         };
         Self { reason, help: help.to_owned(), kind }
     }
 }
 
 /// An answer without what was asked for.
-struct Answer {
+struct StoreResponse {
     status: u16,
     /// As the store calls it; may be empty.
     code: String,
 }
 
-impl Answer {
+impl StoreResponse {
     /// Of `404 Not Found: ` and the body.
     fn read(text: &str) -> Self {
         let status = text.split(' ').next().and_then(|status| status.parse().ok()).unwrap_or(0);
@@ -146,12 +148,12 @@ impl Answer {
         let is_of_credentials = status == 401 || CREDENTIALS.contains(&&code[..]);
         let no_bucket = status == 404 && ["NoSuchBucket", "ContainerNotFound"].contains(&&code[..]);
         let kind = match status {
-            404 if no_bucket => Kind::Refused,
-            404 => Kind::Missing,
-            _ if is_of_credentials && code != DENIED => Kind::Refused,
-            429 | 502..=504 => Kind::Store,
-            500.. => Kind::Question,
-            _ => Kind::Object,
+            404 if no_bucket => TroubleKind::Refused,
+            404 => TroubleKind::Missing,
+            _ if is_of_credentials && code != DENIED => TroubleKind::Refused,
+            429 | 502..=504 => TroubleKind::Store,
+            500.. => TroubleKind::Question,
+            _ => TroubleKind::Object,
         };
         let help = match status {
             301 | 307 => "name its region in AWS_REGION".to_owned(),
@@ -194,23 +196,23 @@ mod tests {
 
     #[test]
     fn an_answer_is_quoted_by_its_status_and_code_and_nothing_that_was_signed_is_shown() {
-        let of = |text: &str| Answer::read(text).judge(Protocol::S3);
+        let of = |text: &str| StoreResponse::read(text).judge(Protocol::S3);
         let body = "403 Forbidden: <Error><Code>SignatureDoesNotMatch</Code><AWSAccessKeyId>KEY</AWSAccessKeyId><SignatureProvided>abc";
         let trouble = of(body);
         assert_eq!(trouble.reason, "access is denied (status 403 SignatureDoesNotMatch)");
         assert_eq!(
             (trouble.kind, trouble.refusal(b"s3://b/x").kind),
-            (Kind::Refused, FailureKind::Unreachable)
+            (TroubleKind::Refused, FailureKind::Unreachable)
         );
         for (text, kind) in [
-            ("403 Forbidden: <Code>AccessDenied</Code>", Kind::Object),
-            ("404 Not Found: <Code>NoSuchKey</Code>", Kind::Missing),
-            ("404 Not Found: <Code>NoSuchBucket</Code>", Kind::Refused),
-            ("500 Internal Server Error: ", Kind::Question),
-            ("416 Range Not Satisfiable: ", Kind::Object),
-            ("503 Slow Down: <Code>SlowDown</Code>", Kind::Store),
-            ("400 Bad Request: <Code>ExpiredToken</Code>", Kind::Refused),
-            ("rubbish", Kind::Object),
+            ("403 Forbidden: <Code>AccessDenied</Code>", TroubleKind::Object),
+            ("404 Not Found: <Code>NoSuchKey</Code>", TroubleKind::Missing),
+            ("404 Not Found: <Code>NoSuchBucket</Code>", TroubleKind::Refused),
+            ("500 Internal Server Error: ", TroubleKind::Question),
+            ("416 Range Not Satisfiable: ", TroubleKind::Object),
+            ("503 Slow Down: <Code>SlowDown</Code>", TroubleKind::Store),
+            ("400 Bad Request: <Code>ExpiredToken</Code>", TroubleKind::Refused),
+            ("rubbish", TroubleKind::Object),
         ] {
             assert_eq!(of(text).kind, kind, "{text}");
         }

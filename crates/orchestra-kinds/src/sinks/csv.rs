@@ -14,10 +14,10 @@ use crate::elements::csv_number;
 use crate::objects;
 
 settings! {
-    pub struct Csv {}
+    pub struct CsvSink {}
 }
 
-impl TypedSink for Csv {
+impl TypedSink for CsvSink {
     const NAME: &'static str = "csv";
     const ABOUT: &'static str = "Comma-separated values (RFC 4180), a line per record: `item`, `index`, `source`, then for classes `label`, `class` and `score` of the \
          best, and a column for each number of a tensor. Names stand in the first line; a column whose name is taken gets `result_` in front. NaN and \
@@ -34,7 +34,7 @@ impl TypedSink for Csv {
             "a line holds classes, texts and tensors of a fixed shape; kind = \"jsonl\" takes lists as well";
         match input.gives.0.iter().find(|column| !fits(&column.ty)) {
             Some(column) => cannot_write(column, input, fields, help),
-            None => Ok(Arc::new(Rows { schema: input.gives.clone() })),
+            None => Ok(Arc::new(CsvEncoder { schema: input.gives.clone() })),
         }
     }
 }
@@ -54,11 +54,11 @@ fn read_rows(file: &Path, each: &mut dyn FnMut(ReadRecord<'_>)) -> Result<(), St
 }
 
 #[derive(Debug)]
-struct Rows {
+struct CsvEncoder {
     schema: Schema,
 }
 
-impl Encoder for Rows {
+impl Encoder for CsvEncoder {
     fn header(&self) -> Vec<u8> {
         let several = self.schema.0.len() > 1;
         let of_column = column_names::unique(&self.schema, |column, called| match column.ty.required() {
@@ -127,7 +127,7 @@ mod tests {
             Column { name: "index".into(), ty: ColumnType::Text },
             Column { name: "y.1".into(), ty: ColumnType::Text },
         ]);
-        let rows = Rows { schema };
+        let rows = CsvEncoder { schema };
         let mut out = rows.header();
         let data: Vec<u8> = [1.5f32, -2.0].iter().flat_map(|v| v.to_ne_bytes()).collect();
         let view = TensorView { name: "y", dtype: DType::F32, shape: &[2], data: &data };

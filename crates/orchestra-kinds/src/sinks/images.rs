@@ -11,13 +11,13 @@ use orchestra_store::ObjectOutput;
 use super::shared::read_back::read_lines;
 use super::shared::{cannot_write, only_column};
 use crate::objects;
-use crate::picture_encoders::Format;
+use crate::picture_encoders::EncoderFormat;
 
 settings! {
     #[derive(Debug, Clone, Copy)]
     pub struct ImageSettings {
         /// of a picture or of pixels; bytes are written as they are
-        format: Format = "png",
+        format: EncoderFormat = "png",
         /// of a JPEG
         #[range(1, 100)]
         quality: u8 = 90,
@@ -43,9 +43,9 @@ impl TypedSink for ImageSettings {
         let column = only_column(input, fields, takes, |column| is_file(&column.ty))?;
         let content = match &column.ty {
             ColumnType::Bytes(ending) => return self.as_it_is(column, ending, input, fields),
-            ColumnType::Picture => Content::Picture(self),
+            ColumnType::Picture => ImageContent::Picture(self),
             ty => match ty.tensor().map_or(Err(Unfit::Other), layout) {
-                Ok(layout) => Content::Pixels(self, layout),
+                Ok(layout) => ImageContent::Pixels(self, layout),
                 Err(Unfit::BothEnds) => {
                     let help =
                         "its first and its last dimension can both be the channels: give it another size";
@@ -54,7 +54,7 @@ impl TypedSink for ImageSettings {
                 Err(Unfit::Other) => return cannot_write(column, input, fields, HELP),
             },
         };
-        Ok(Arc::new(Files { content, ending: self.format.name().to_owned() }))
+        Ok(Arc::new(PictureEncoder { content, ending: self.format.name().to_owned() }))
     }
 }
 
@@ -84,7 +84,7 @@ impl ImageSettings {
                 .help("rename the column that the source gives")
                 .fail();
         }
-        Ok(Arc::new(Files { content: Content::Bytes, ending: ending.to_owned() }))
+        Ok(Arc::new(PictureEncoder { content: ImageContent::Bytes, ending: ending.to_owned() }))
     }
 }
 
@@ -149,7 +149,7 @@ impl ImageSettings {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Content {
+enum ImageContent {
     /// Written as it is.
     Bytes,
     Picture(ImageSettings),
@@ -157,26 +157,26 @@ enum Content {
 }
 
 #[derive(Debug)]
-struct Files {
-    content: Content,
+struct PictureEncoder {
+    content: ImageContent,
     ending: String,
 }
 
-impl Encoder for Files {
+impl Encoder for PictureEncoder {
     fn extension(&self) -> Option<&str> {
         Some(&self.ending)
     }
 
     fn encode(&self, _: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
         match (row, self.content) {
-            ([Value::Bytes(bytes)], Content::Bytes) => {
+            ([Value::Bytes(bytes)], ImageContent::Bytes) => {
                 out.extend_from_slice(bytes);
                 Ok(())
             }
-            ([Value::Picture(picture)], Content::Picture(made)) => {
+            ([Value::Picture(picture)], ImageContent::Picture(made)) => {
                 picture.with_pixels(&mut |pixels| made.append(&pixels, out))
             }
-            ([value], Content::Pixels(made, layout)) => {
+            ([value], ImageContent::Pixels(made, layout)) => {
                 value.with_tensor(|row| made.append_row(row, layout, out))
             }
             _ => Err(Refusal::result("internal error: expected one picture; this is a bug")),
@@ -215,30 +215,31 @@ mod tests {
         let item =
             ItemInfo { name: "a", id: ItemId { source: SourceId(0), index: 0 }, source: "s", parts: &[] };
         let write = |layout, shape: &[usize], data: &[u8], format| {
-            let content = Content::Pixels(ImageSettings { format, quality: 90 }, layout);
+            let content = ImageContent::Pixels(ImageSettings { format, quality: 90 }, layout);
             let mut out = Vec::new();
             let row = [Value::Tensor(TensorView { name: "pixels", dtype: DType::U8, shape, data })];
-            Files { content, ending: "png".to_owned() }.encode(&item, &row, &mut out).map(|()| out)
+            PictureEncoder { content, ending: "png".to_owned() }.encode(&item, &row, &mut out).map(|()| out)
         };
         let read = |file: Vec<u8>| image::load_from_memory(&file).unwrap();
-        let wide = read(write(Layout::Nhwc, &[1, 2, 3], &[1, 2, 3, 4, 5, 6], Format::Png).unwrap());
-        let planes = read(write(Layout::Nchw, &[3, 1, 2], &[1, 4, 2, 5, 3, 6], Format::Png).unwrap());
+        let wide = read(write(Layout::Nhwc, &[1, 2, 3], &[1, 2, 3, 4, 5, 6], EncoderFormat::Png).unwrap());
+        let planes = read(write(Layout::Nchw, &[3, 1, 2], &[1, 4, 2, 5, 3, 6], EncoderFormat::Png).unwrap());
         assert_eq!((wide.width(), wide.height(), wide.as_bytes()), (2, 1, &[1, 2, 3, 4, 5, 6][..]));
         assert_eq!(planes, wide);
         for (layout, shape) in [(Layout::Nhwc, [2, 3, 1]), (Layout::Nchw, [1, 2, 3])] {
-            let gray = read(write(layout, &shape, &[9, 8, 7, 6, 5, 4], Format::Png).unwrap());
+            let gray = read(write(layout, &shape, &[9, 8, 7, 6, 5, 4], EncoderFormat::Png).unwrap());
             assert_eq!(
                 (gray.width(), gray.color(), gray.as_bytes()),
                 (3, image::ColorType::L8, &[9, 8, 7, 6, 5, 4][..])
             );
         }
-        let jpeg = write(Layout::Nhwc, &[8, 8, 3], &[[200, 30, 30]; 64].concat(), Format::Jpg).unwrap();
+        let jpeg =
+            write(Layout::Nhwc, &[8, 8, 3], &[[200, 30, 30]; 64].concat(), EncoderFormat::Jpg).unwrap();
         let jpeg = libjpeg_turbo_rs::decompress_to(&jpeg, libjpeg_turbo_rs::PixelFormat::Rgb).unwrap();
         assert!(jpeg.data.as_chunks::<3>().0.iter().all(|[red, _, blue]| *red > 180 && *blue < 60));
         for (shape, data) in
             [(&[0, 2, 3][..], &[][..]), (&[2, 0, 1], &[]), (&[1, 1, 2], &[1, 2]), (&[3], &[1, 2, 3])]
         {
-            let error = write(Layout::Nhwc, shape, data, Format::Png).unwrap_err();
+            let error = write(Layout::Nhwc, shape, data, EncoderFormat::Png).unwrap_err();
             assert!(error.error.contains("no picture"), "{error:?}");
         }
     }

@@ -16,10 +16,10 @@ use crate::elements::JsonNumber;
 use crate::objects;
 
 settings! {
-    pub struct JsonLines {}
+    pub struct JsonLinesSink {}
 }
 
-impl TypedSink for JsonLines {
+impl TypedSink for JsonLinesSink {
     const NAME: &'static str = "jsonl";
     const ABOUT: &'static str = "A line of JSON per record: `{\"item\", \"index\", \"source\", \"result\"}`. NaN and infinities are the texts `\"NaN\"`, `\"Infinity\"` and \
          `\"-Infinity\"`, and what is missing is `null`.";
@@ -31,17 +31,17 @@ impl TypedSink for JsonLines {
             Some(column) => {
                 cannot_write(column, input, fields, "it writes tensors, classes, texts, and lists of those")
             }
-            None => Ok(Arc::new(Lines { schema: input.gives.clone() })),
+            None => Ok(Arc::new(JsonLinesEncoder { schema: input.gives.clone() })),
         }
     }
 }
 
 #[derive(Debug)]
-struct Lines {
+struct JsonLinesEncoder {
     schema: Schema,
 }
 
-impl Encoder for Lines {
+impl Encoder for JsonLinesEncoder {
     fn is_json_lines(&self) -> bool {
         true
     }
@@ -91,7 +91,7 @@ mod tests {
         let id = ItemId { source: SourceId(0), index: 17 };
         let item = ItemInfo { name: "a \"b\"\n.png", id, source: "sc\"ans", parts: &[] };
         let mut out = Vec::new();
-        Lines { schema }.encode(&item, row, &mut out).unwrap();
+        JsonLinesEncoder { schema }.encode(&item, row, &mut out).unwrap();
         assert_eq!(out.iter().filter(|byte| **byte == b'\n').count(), 1, "one line");
         serde_json::from_slice(&out).unwrap()
     }

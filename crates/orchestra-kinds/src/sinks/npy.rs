@@ -29,16 +29,16 @@ impl TypedSink for Npy {
         const HELP: &str = "an array is made of a tensor";
         let column = only_column(input, fields, ("tensor", HELP), |column| column.ty.tensor().is_some())?;
         match column.ty.tensor() {
-            Some(_) => Ok(Arc::new(Array)),
+            Some(_) => Ok(Arc::new(NpyEncoder)),
             None => cannot_write(column, input, fields, HELP),
         }
     }
 }
 
 #[derive(Debug)]
-struct Array;
+struct NpyEncoder;
 
-impl Encoder for Array {
+impl Encoder for NpyEncoder {
     fn encode(&self, _: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
         let [value] = row else {
             return Err(Refusal::result("internal error: expected one tensor; this is a bug"));
@@ -72,7 +72,7 @@ mod tests {
                 ItemInfo { name: "a", id: ItemId { source: SourceId(0), index: 0 }, source: "s", parts: &[] };
             let mut out = Vec::new();
             let view = TensorView { name: "x", dtype, shape, data: &data };
-            Array.encode(&item, &[Value::Tensor(view)], &mut out).unwrap();
+            NpyEncoder.encode(&item, &[Value::Tensor(view)], &mut out).unwrap();
             let header = Header::parse(&out).unwrap();
             assert_eq!((header.dtype, &header.shape[..], header.is_swapped), (dtype, shape, false));
             assert_eq!((header.data % ALIGNMENT, &out[header.data..]), (0, &data[..]));

@@ -16,12 +16,12 @@ mod columns;
 mod file;
 
 settings! {
-    pub struct Parquet {}
+    pub struct ParquetSink {}
 }
 
 const ROWS_PER_FILE: u64 = 100_000;
 
-impl TypedSink for Parquet {
+impl TypedSink for ParquetSink {
     const NAME: &'static str = "parquet";
     const ABOUT: &'static str = "Parquet files of many rows: `path = \"pages.parquet\"` gives `pages-00000.parquet`, `pages-00001.parquet`, ..., each there once it is whole, \
          compressed with Snappy. Columns `item`, `index`, `source`, then those that it reads: a tensor is nested lists of its dimensions, classes are \
@@ -43,7 +43,7 @@ fn connect(
     fields: &mut Fields<'_, '_>,
     rows_per_file: u64,
 ) -> Result<Arc<dyn Encoder>, Reported> {
-    match columns::Rows::new(&input.gives) {
+    match columns::RecordColumns::new(&input.gives) {
         Ok(rows) => Ok(Arc::new(file::ParquetRows { rows, rows_per_file })),
         Err(column) => {
             let help = "it writes tensors, classes, and lists of those";

@@ -33,7 +33,7 @@ const ROWS_PER_FILE: u64 = 10_000;
 const MOST_BYTES_PER_FILE: u64 = 1 << 30;
 
 settings! {
-    pub struct Tar {
+    pub struct TarSink {
         /// a part is written once so many bytes of rows wait for it, up to 1 GiB; it needs twice as much memory while it is written
         bytes_per_file: At<Bytes> = "64MiB",
     }
@@ -42,7 +42,7 @@ settings! {
 /// The member that each sample has.
 const RECORD: &str = "json";
 
-impl TypedSink for Tar {
+impl TypedSink for TarSink {
     const NAME: &'static str = "tar";
     const ABOUT: &'static str = "Tar archives of many samples, as WebDataset and the source `tar` read them: `path = \"pages.tar\"` gives `pages-00000.tar`, `pages-00001.tar`, \
          ..., each there once it is whole. A record is a sample. Its key is the name of its item, with `_` for each dot of the file name, and `-3` behind \
@@ -67,13 +67,13 @@ impl TypedSink for Tar {
                 "it writes tensors, pictures, texts, bytes, classes, and lists of tensors, texts and classes";
             return cannot_write(column, input, fields, help);
         }
-        Ok(Arc::new(Samples::new(columns, rows_per_file, bytes_per_file)))
+        Ok(Arc::new(SampleEncoder::new(columns, rows_per_file, bytes_per_file)))
     }
 }
 
 /// How a column becomes the bytes of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Content {
+enum MemberContent {
     Text,
     Array,
     /// A whole number, in decimal.
@@ -83,16 +83,18 @@ enum Content {
 }
 
 /// What the member of a column is, and the extensions that fit it, the usual one first. `None`: it is a part of the record.
-fn member_of(column: &Column) -> Option<(Content, Vec<&str>)> {
+fn member_of(column: &Column) -> Option<(MemberContent, Vec<&str>)> {
     Some(match &column.ty {
-        ColumnType::Text => (Content::Text, vec!["txt", "text", "caption", RECORD]),
-        ColumnType::Bytes(format) => (Content::Bytes, vec![if format.is_empty() { "bin" } else { format }]),
-        ColumnType::Picture => (Content::Picture, vec!["png"]),
+        ColumnType::Text => (MemberContent::Text, vec!["txt", "text", "caption", RECORD]),
+        ColumnType::Bytes(format) => {
+            (MemberContent::Bytes, vec![if format.is_empty() { "bin" } else { format }])
+        }
+        ColumnType::Picture => (MemberContent::Picture, vec!["png"]),
         ColumnType::Tensor(spec) | ColumnType::Pixels { stored: spec, .. } if !spec.row.is_empty() => {
-            (Content::Array, vec!["npy"])
+            (MemberContent::Array, vec!["npy"])
         }
         ColumnType::Tensor(spec) if is_integer(spec.dtype) && last(&column.name) == "cls" => {
-            (Content::Number, vec!["cls"])
+            (MemberContent::Number, vec!["cls"])
         }
         _ => return None,
     })
@@ -113,9 +115,9 @@ fn extension(name: &str) -> String {
 }
 
 #[derive(Debug)]
-struct Samples {
+struct SampleEncoder {
     /// The column of each member, what it is, and its extension.
-    members: Vec<(usize, Content, String)>,
+    members: Vec<(usize, MemberContent, String)>,
     /// The columns that are parts of the record, and where they stand in the row.
     schema: Schema,
     in_record: Vec<usize>,
@@ -123,10 +125,10 @@ struct Samples {
     bytes_per_file: u64,
 }
 
-impl Samples {
+impl SampleEncoder {
     fn new(columns: &[Column], rows_per_file: u64, bytes_per_file: u64) -> Self {
         let usual = |column: &Column| member_of(column).map(|(_, fitting)| fitting[0].to_owned());
-        let (mut members, mut in_record) = (Vec::<(usize, Content, String)>::new(), Vec::new());
+        let (mut members, mut in_record) = (Vec::<(usize, MemberContent, String)>::new(), Vec::new());
         for (at, column) in columns.iter().enumerate() {
             let Some((content, fitting)) = member_of(column) else {
                 in_record.push(at);
@@ -183,11 +185,11 @@ fn piece(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>) -> Result<(), Refus
     Ok(())
 }
 
-impl Encoder for Samples {
+impl Encoder for SampleEncoder {
     /// Key, record and members, each with its length.
     fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
         #[derive(Serialize)]
-        struct Record<'a> {
+        struct SampleRecord<'a> {
             item: &'a str,
             index: u64,
             source: &'a str,
@@ -205,7 +207,7 @@ impl Encoder for Samples {
         })?;
         let values: Vec<Value<'_>> = self.in_record.iter().map(|at| value(*at)).collect::<Result<_, _>>()?;
         let result = (!values.is_empty()).then_some(RowJson { schema: &self.schema, row: &values });
-        let record = Record { item: item.name, index: item.id.index, source: item.source, result };
+        let record = SampleRecord { item: item.name, index: item.id.index, source: item.source, result };
         let no_json = |error: serde_json::Error| Refusal::result(error.to_string());
         piece(out, |out| serde_json::to_writer(out, &record).map_err(no_json))?;
         for (at, content, _) in &self.members {
@@ -220,17 +222,17 @@ impl Encoder for Samples {
     }
 }
 
-impl Content {
+impl MemberContent {
     fn write(self, value: &Value<'_>, out: &mut Vec<u8>) -> Result<(), Refusal> {
         match (self, value) {
-            (Content::Text, Value::Text(text)) => out.extend_from_slice(text.as_bytes()),
-            (Content::Bytes, Value::Bytes(bytes)) => out.extend_from_slice(bytes),
-            (Content::Picture, Value::Picture(picture)) => picture.with_pixels(&mut |pixels| {
+            (MemberContent::Text, Value::Text(text)) => out.extend_from_slice(text.as_bytes()),
+            (MemberContent::Bytes, Value::Bytes(bytes)) => out.extend_from_slice(bytes),
+            (MemberContent::Picture, Value::Picture(picture)) => picture.with_pixels(&mut |pixels| {
                 out.extend_from_slice(&png(&pixels)?);
                 Ok(())
             })?,
-            (Content::Array, value) => value.with_tensor(|tensor| write_array(tensor, out))?,
-            (Content::Number, value) => value.with_tensor(|tensor| {
+            (MemberContent::Array, value) => value.with_tensor(|tensor| write_array(tensor, out))?,
+            (MemberContent::Number, value) => value.with_tensor(|tensor| {
                 let number = serde_json::to_vec(&JsonNumber(Element::read(tensor.dtype, tensor.data)));
                 out.extend_from_slice(&number.map_err(|error| Refusal::result(error.to_string()))?);
                 Ok(())
@@ -241,7 +243,7 @@ impl Content {
     }
 }
 
-impl PartFiles for Samples {
+impl PartFiles for SampleEncoder {
     fn rows_per_file(&self) -> u64 {
         self.rows_per_file
     }
@@ -335,7 +337,7 @@ mod tests {
     #[test]
     fn a_member_is_called_by_its_type_and_by_its_column_where_several_have_it() {
         let extensions = |columns: &[Column]| -> Vec<String> {
-            Samples::new(columns, 1, 1).members.into_iter().map(|(_, _, extension)| extension).collect()
+            SampleEncoder::new(columns, 1, 1).members.into_iter().map(|(_, _, extension)| extension).collect()
         };
         let (text, bytes) = (ColumnType::Text, |format: &str| ColumnType::Bytes(format.into()));
         let x = |name: &str| tensor(name, DType::F32, &[2]);
@@ -358,7 +360,7 @@ mod tests {
         );
         let in_record =
             [tensor("n", DType::I64, &[]), tensor("cls", DType::F32, &[]), named("c", ColumnType::Labels)];
-        assert_eq!(Samples::new(&in_record, 1, 1).in_record, [0, 1, 2]);
+        assert_eq!(SampleEncoder::new(&in_record, 1, 1).in_record, [0, 1, 2]);
         assert_eq!(extensions(&[named("x", bytes("")), named("y", bytes("a/b"))]), ["bin", "a_b"]);
     }
 
@@ -392,7 +394,7 @@ mod tests {
 
     #[test]
     fn records_are_read_back_and_neither_cut_archives_nor_cut_rows_are_taken() {
-        let samples = Samples::new(&[tensor("x", DType::U8, &[3]), tensor("n", DType::I64, &[])], 1, 1);
+        let samples = SampleEncoder::new(&[tensor("x", DType::U8, &[3]), tensor("n", DType::I64, &[])], 1, 1);
         let n = 7_i64.to_ne_bytes();
         let view = |dtype, shape, data| Value::Tensor(TensorView { name: "x", dtype, shape, data });
         let row = [view(DType::U8, &[3][..], &[1, 2, 3][..]), view(DType::I64, &[], &n)];

@@ -20,13 +20,13 @@ settings! {
         /// class names: a text file with one per line, in the order of the classes
         labels: Option<At<String>> => "those of the model",
         /// how numbers of the tensor become scores
-        scores: Scores = "softmax",
+        scores: ClassScores = "softmax",
     }
 }
 
 choices! {
     #[derive(Encode, Decode)]
-    pub enum Scores {
+    pub enum ClassScores {
         /// of logits
         Softmax = "softmax",
         /// of independent logits
@@ -73,7 +73,7 @@ impl Connect for Classify {
         }
         let labels = labels.map_or_else(Vec::new, |l| l.value);
         let said = match self.scores {
-            Scores::None => "scores as they are",
+            ClassScores::None => "scores as they are",
             scores => scores.name(),
         };
         let named = match labels.len() {
@@ -106,7 +106,7 @@ impl Classify {
     fn doubt_scores(&self, stage: &mut StageContext<'_>, output: &str) {
         let input = &stage.inputs[0];
         let operator = input.made_by.get(output).filter(|operator| makes_probabilities(operator));
-        if let Some(operator) = operator.filter(|_| self.scores != Scores::None) {
+        if let Some(operator) = operator.filter(|_| self.scores != ClassScores::None) {
             let (name, word) = (stage.name, self.scores.name());
             let what = format!(
                 "stage `{name}` takes `{output}` for logits (`scores = \"{word}\"`), and `{operator}` of the model has made probabilities of them"
@@ -141,14 +141,14 @@ const MOST_NUMBERED: usize = 4_096;
 /// How classes become the best ones.
 #[derive(Debug, Encode, Decode)]
 pub struct Ranking {
-    scores: Scores,
+    scores: ClassScores,
     top_k: usize,
     labels: Vec<String>,
 }
 
 impl Ranking {
     /// A class without a label is called by its number, from 0.
-    fn new(scores: Scores, top_k: usize, n_classes: Option<usize>, mut labels: Vec<String>) -> Self {
+    fn new(scores: ClassScores, top_k: usize, n_classes: Option<usize>, mut labels: Vec<String>) -> Self {
         let named = labels.len().max(n_classes.unwrap_or(0).min(MOST_NUMBERED));
         labels.extend((labels.len()..named).map(|class| class.to_string()));
         Self { scores, top_k, labels }
@@ -184,9 +184,9 @@ impl RowWork for Ranking {
             can_be_ranked(tensor.name, values.iter().map(|v| f64::from(*v)), self.scores)?;
             best_of(values, self.top_k, best);
             match self.scores {
-                Scores::Softmax => softmax(values),
-                Scores::Sigmoid => values.iter_mut().for_each(|v| *v = 1.0 / (1.0 + (-*v).exp())),
-                Scores::None => {}
+                ClassScores::Softmax => softmax(values),
+                ClassScores::Sigmoid => values.iter_mut().for_each(|v| *v = 1.0 / (1.0 + (-*v).exp())),
+                ClassScores::None => {}
             }
             Ok(())
         })?;
@@ -238,13 +238,13 @@ impl Ranked {
 fn can_be_ranked(
     name: &str,
     values: impl Iterator<Item = f64> + Clone,
-    scores: Scores,
+    scores: ClassScores,
 ) -> Result<(), Refusal> {
     if let Some(place) = values.clone().position(f64::is_nan) {
         return Err(no_number(name, place));
     }
     let largest = values.fold(None, |largest: Option<f64>, v| Some(largest.map_or(v, |most| most.max(v))));
-    if scores == Scores::Softmax && largest.is_some_and(f64::is_infinite) {
+    if scores == ClassScores::Softmax && largest.is_some_and(f64::is_infinite) {
         let what = match largest {
             Some(f64::INFINITY) => "holds an infinity",
             _ => "holds nothing but minus infinity",
@@ -265,14 +265,19 @@ fn best_of_wide<E, T: Number>(elements: &[E], read: impl Fn(&E) -> T, n: usize, 
 }
 
 /// The scores of logits, as `f32`.
-fn scores_of_wide(name: &str, logits: &[f64], scores: Scores, values: &mut Vec<f32>) -> Result<(), Refusal> {
+fn scores_of_wide(
+    name: &str,
+    logits: &[f64],
+    scores: ClassScores,
+    values: &mut Vec<f32>,
+) -> Result<(), Refusal> {
     let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = logits.iter().map(|v| (v - most).exp()).sum();
     values.clear();
     values.extend(logits.iter().map(|v| match scores {
-        Scores::Softmax => ((v - most).exp() / sum) as f32,
-        Scores::Sigmoid => (1.0 / (1.0 + (-v).exp())) as f32,
-        Scores::None => *v as f32,
+        ClassScores::Softmax => ((v - most).exp() / sum) as f32,
+        ClassScores::Sigmoid => (1.0 / (1.0 + (-v).exp())) as f32,
+        ClassScores::None => *v as f32,
     }));
     let is_too_large = |(v, score): (&f64, &f32)| v.is_finite() && score.is_infinite();
     match logits.iter().zip(&*values).position(is_too_large) {
@@ -342,7 +347,7 @@ mod tests {
         Ok(classes)
     }
 
-    fn classes(values: &[f32], scores: Scores, labels: &[&str], top_k: usize) -> Vec<Class> {
+    fn classes(values: &[f32], scores: ClassScores, labels: &[&str], top_k: usize) -> Vec<Class> {
         let data: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
         let tensor = TensorView { name: "y", dtype: DType::F32, shape: &[values.len()], data: &data };
         let run = |n_classes| {
@@ -362,15 +367,15 @@ mod tests {
 
     #[test]
     fn classes_come_best_first_and_are_called_by_number_without_a_label() {
-        let best = classes(&[0.25, 0.5, 0.125], Scores::None, &["a", "c"], 9);
+        let best = classes(&[0.25, 0.5, 0.125], ClassScores::None, &["a", "c"], 9);
         let names: Vec<_> = best.iter().map(|(label, class, _)| (label.as_str(), *class)).collect();
         assert_eq!(names, [("c", 1), ("a", 0), ("2", 2)]);
-        assert!(classes(&[0.25], Scores::None, &[], 0).is_empty());
+        assert!(classes(&[0.25], ClassScores::None, &[], 0).is_empty());
     }
 
     #[test]
     fn softmax_scores_add_up_and_survive_large_logits() {
-        let best = classes(&[1000.0, 1001.0, -1000.0], Scores::Softmax, &["a", "b"], 3);
+        let best = classes(&[1000.0, 1001.0, -1000.0], ClassScores::Softmax, &["a", "b"], 3);
         assert_eq!(best.iter().map(|c| c.0.as_str()).collect::<Vec<_>>(), ["b", "a", "2"]);
         assert!((best.iter().map(|c| f64::from(c.2)).sum::<f64>() - 1.0).abs() < 1e-6);
         assert!((best[0].2 - 0.731_058_6).abs() < 1e-6);
@@ -378,10 +383,10 @@ mod tests {
 
     #[test]
     fn ties_are_broken_by_class_number() {
-        let best = classes(&[0.25, 0.5, 0.5], Scores::None, &[], 9);
+        let best = classes(&[0.25, 0.5, 0.5], ClassScores::None, &[], 9);
         assert_eq!(best.iter().map(|c| c.1).collect::<Vec<_>>(), [1, 2, 0]);
         for zeros in [[0.0, -0.0], [-0.0, 0.0]] {
-            for scores in [Scores::Softmax, Scores::Sigmoid, Scores::None] {
+            for scores in [ClassScores::Softmax, ClassScores::Sigmoid, ClassScores::None] {
                 let best = classes(&zeros, scores, &[], 2);
                 assert_eq!(best.iter().map(|c| c.1).collect::<Vec<_>>(), [0, 1], "{scores:?}");
                 let wide: Vec<u8> = zeros.iter().flat_map(|v| f64::from(*v).to_ne_bytes()).collect();
@@ -394,14 +399,14 @@ mod tests {
 
     #[test]
     fn logits_that_differ_are_no_ties_where_their_scores_are_equal() {
-        for scores in [Scores::Softmax, Scores::Sigmoid, Scores::None] {
+        for scores in [ClassScores::Softmax, ClassScores::Sigmoid, ClassScores::None] {
             let best = classes(&[40.0, 50.0, -200.0, -190.0], scores, &[], 4);
             assert_eq!(best.iter().map(|c| c.1).collect::<Vec<_>>(), [1, 0, 3, 2], "{scores:?}");
         }
         let integers = [1 << 24, 1 << 24 | 1, 1 << 53, 1 << 53 | 1];
         let data: Vec<u8> = integers.iter().flat_map(|v: &i64| v.to_ne_bytes()).collect();
         let tensor = TensorView { name: "y", dtype: DType::I64, shape: &[4], data: &data };
-        let best = apply(&Ranking::new(Scores::Softmax, 4, None, Vec::new()), tensor).unwrap();
+        let best = apply(&Ranking::new(ClassScores::Softmax, 4, None, Vec::new()), tensor).unwrap();
         assert_eq!(best.iter().map(|class| class.1).collect::<Vec<_>>(), [3, 2, 1, 0]);
     }
 
@@ -410,10 +415,10 @@ mod tests {
         let logits = [1.0, 1.0 + f64::EPSILON, 1e300, -1e300, 1e300 * (1.0 + f64::EPSILON)];
         let data: Vec<u8> = logits.iter().flat_map(|v| v.to_ne_bytes()).collect();
         let tensor = TensorView { name: "y", dtype: DType::F64, shape: &[5], data: &data };
-        let best = apply(&Ranking::new(Scores::Softmax, 5, None, Vec::new()), tensor).unwrap();
+        let best = apply(&Ranking::new(ClassScores::Softmax, 5, None, Vec::new()), tensor).unwrap();
         assert_eq!(best.iter().map(|class| class.1).collect::<Vec<_>>(), [4, 2, 1, 0, 3]);
         assert_eq!(best[0].2, 1.0);
-        let refused = apply(&Ranking::new(Scores::None, 5, None, Vec::new()), tensor).unwrap_err();
+        let refused = apply(&Ranking::new(ClassScores::None, 5, None, Vec::new()), tensor).unwrap_err();
         assert!(refused.error.contains("at place 2, which is too large for f32"), "{}", refused.error);
     }
 
@@ -431,14 +436,14 @@ mod tests {
             assert_eq!(said[0], said[1], "{values:?}");
             said[0].clone()
         };
-        for scores in [Scores::Softmax, Scores::Sigmoid, Scores::None] {
+        for scores in [ClassScores::Softmax, ClassScores::Sigmoid, ClassScores::None] {
             for (values, place) in
                 [(&[nan, 5.0, 1.0][..], 0), (&[0.0, nan], 1), (&[nan], 0), (&[inf, nan], 1)]
             {
                 let said = refused(values, scores).unwrap();
                 assert_eq!(said, format!("`y` holds no number at place {place}: it is NaN"));
             }
-            let is_softmax = scores == Scores::Softmax;
+            let is_softmax = scores == ClassScores::Softmax;
             for values in [&[0.0, inf, 0.0][..], &[-inf, -inf], &[inf, inf]] {
                 assert_eq!(refused(values, scores).is_some(), is_softmax, "{values:?}");
             }

@@ -9,7 +9,7 @@ use orchestra_plan::{
 };
 
 use self::run::Cutting;
-use super::shared::box_order::Order;
+use super::shared::box_order::BoxOrder;
 use super::shared::image_settings;
 
 mod run;
@@ -26,11 +26,11 @@ settings! {
         /// what the first four numbers of a box are
         corners: Corners = "xyxy",
         /// what these numbers are; lists are in pixels
-        units: Units = "relative",
+        units: CropUnits = "relative",
         /// boxes with a lower score, the fifth number of a box or `score` of a list, are left out
         threshold: Option<f64>,
         /// the order of the parts
-        order: Order = "given",
+        order: BoxOrder = "given",
         /// how much larger the cut is on each side, as a share of the side of the box
         margin: At<f64> = 0,
         /// what becomes of a box that sticks out of the picture; not with `rotate`
@@ -55,7 +55,7 @@ choices! {
 }
 
 choices! {
-    pub enum Units {
+    pub enum CropUnits {
         /// from 0 to 1 of the sides of the picture
         Relative = "relative",
         /// of the picture as it was decoded, upright
@@ -119,20 +119,20 @@ impl TypedStage for Crop {
 
 /// What is done with boxes, whatever they are read from.
 #[derive(Debug, Clone, Encode, Decode)]
-struct Boxes {
+struct CropBoxes {
     corners: Corners,
     is_relative: bool,
     threshold: Option<f32>,
-    order: Order,
+    order: BoxOrder,
     margin: f32,
     outside: Outside,
 }
 
 impl BoxSettings {
-    fn boxes(&self) -> Boxes {
-        Boxes {
+    fn boxes(&self) -> CropBoxes {
+        CropBoxes {
             corners: self.corners,
-            is_relative: self.units == Units::Relative,
+            is_relative: self.units == CropUnits::Relative,
             threshold: self.threshold.map(|score| score as f32),
             order: self.order,
             margin: self.margin.value as f32,
@@ -141,7 +141,7 @@ impl BoxSettings {
     }
 
     fn needs_score(&self) -> bool {
-        self.threshold.is_some() || self.order == Order::Score
+        self.threshold.is_some() || self.order == BoxOrder::Score
     }
 }
 
@@ -247,7 +247,7 @@ impl Crop {
             turn,
             passed,
         };
-        let is = Boxes { corners: Corners::Xyxy, is_relative: false, ..self.boxes.boxes() };
+        let is = CropBoxes { corners: Corners::Xyxy, is_relative: false, ..self.boxes.boxes() };
         Ok(self.connected(stage, gives, boxes, (is, None, Some(list))))
     }
 
@@ -257,7 +257,7 @@ impl Crop {
         stage: &StageContext<'_>,
         gives: Schema,
         reads: (usize, usize),
-        (boxes, many, list): (Boxes, Option<usize>, Option<ListColumns>),
+        (boxes, many, list): (CropBoxes, Option<usize>, Option<ListColumns>),
     ) -> StageConnected {
         let spec = ImageSpec { max_pixels: stage.limits.max_pixels, ..self.spec.clone() };
         let mut details = image_settings::details(&spec);

@@ -29,7 +29,7 @@ settings! {
         /// whether a space follows the characters as one more class; or `true` or `false`
         space: Space = "auto",
         /// how outputs of the model become probabilities
-        scores: Scores = "none",
+        scores: CtcScores = "none",
     }
 }
 
@@ -65,7 +65,7 @@ impl Setting for Space {
 
 choices! {
     #[derive(Encode, Decode)]
-    pub enum Scores {
+    pub enum CtcScores {
         /// they are probabilities
         None = "none",
         /// they are logits
@@ -77,13 +77,13 @@ impl TypedStage for Ctc {
     const NAME: &'static str = "ctc";
     const ABOUT: &'static str = "Reads the text of a tensor `[steps, classes]`: the best class of each step, without repetitions and blanks (CTC, decoded greedily). It gives \
          `text`, and `score`: the mean probability of the steps that gave a character, 0 where none did.";
-    type Work = Reader;
+    type Work = CtcDecoder;
 }
 
 impl Connect for Ctc {
     /// The probability of a class comes of all of its step's logits.
     fn reads_largest(&self) -> bool {
-        self.scores == Scores::None
+        self.scores == CtcScores::None
     }
 
     fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
@@ -107,7 +107,7 @@ impl Connect for Ctc {
             Some(false) => (n + 1, n + 1),
             None => (n + 1, n + 2),
         };
-        let reader = Reader {
+        let reader = CtcDecoder {
             charset: charset.into_iter().chain([" ".to_owned()]).collect(),
             blank: self.blank.value as usize,
             classes: (least, most),
@@ -115,7 +115,7 @@ impl Connect for Ctc {
             is_largest,
         };
         // An exponential is as much as reading this many numbers.
-        let per_number = if self.scores == Scores::Softmax { 16 } else { 1 };
+        let per_number = if self.scores == CtcScores::Softmax { 16 } else { 1 };
         let of_step = classes.filter(|_| !is_largest).unwrap_or(1).saturating_mul(per_number);
         let cost = steps.map(|steps| steps.saturating_mul(of_step));
         if let Some(classes) = classes
@@ -131,7 +131,7 @@ impl Connect for Ctc {
             let help = "the blank is the first class, 0, or the last";
             return stage.error(self.blank.span, message).help(help).fail();
         }
-        let said = if self.scores == Scores::Softmax { "logits" } else { "probabilities" };
+        let said = if self.scores == CtcScores::Softmax { "logits" } else { "probabilities" };
         let score = fixed_tensor("score", DType::F32, &[]);
         let mut settings = self.json();
         settings["charset"] = reader.charset[..n].join("\n").into();
@@ -173,8 +173,8 @@ impl Ctc {
         let Some(operator) = input.made_by.get(output) else { return };
         let is_linear = ["Add", "Gemm", "MatMul", "Conv"].contains(&&**operator);
         let (are, right) = match self.scores {
-            Scores::None if is_linear => ("logits", Scores::Softmax),
-            Scores::Softmax if makes_probabilities(operator) => ("probabilities", Scores::None),
+            CtcScores::None if is_linear => ("logits", CtcScores::Softmax),
+            CtcScores::Softmax if makes_probabilities(operator) => ("probabilities", CtcScores::None),
             _ => return,
         };
         let (name, right) = (stage.name, right.name());
@@ -203,18 +203,18 @@ fn lines(text: &str) -> Vec<String> {
 
 /// What reads texts.
 #[derive(Debug, Encode, Decode)]
-pub struct Reader {
+pub struct CtcDecoder {
     /// The characters, and a space behind them.
     charset: Vec<String>,
     blank: usize,
     /// The least and the most classes that these characters are for, the blank among them.
     classes: (usize, usize),
-    scores: Scores,
+    scores: CtcScores,
     /// Of a step there are the best class and its probability.
     is_largest: bool,
 }
 
-impl RowWork for Reader {
+impl RowWork for CtcDecoder {
     type Scratch = String;
 
     fn apply(&self, text: &mut String, row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
@@ -224,7 +224,7 @@ impl RowWork for Reader {
     }
 }
 
-impl Reader {
+impl CtcDecoder {
     /// Whether a model of so many classes can have been trained with these characters; if not, why.
     fn fits(&self, classes: usize) -> Result<(), String> {
         let (least, most) = self.classes;
@@ -278,7 +278,7 @@ impl Reader {
                     return Err(too_large(tensor.name, number, n * classes + class));
                 }
             }
-            if self.scores == Scores::Softmax && value.is_infinite() {
+            if self.scores == CtcScores::Softmax && value.is_infinite() {
                 let error = format!(
                     "step {n} of `{}` holds an infinity, of which softmax makes no score",
                     tensor.name
@@ -288,8 +288,8 @@ impl Reader {
             if class != last && class != self.blank {
                 text.push_str(self.character(class));
                 let probability = match self.scores {
-                    Scores::Softmax => 1.0 / sum_of_powers(tensor.dtype, step, value),
-                    Scores::None => value,
+                    CtcScores::Softmax => 1.0 / sum_of_powers(tensor.dtype, step, value),
+                    CtcScores::None => value,
                 };
                 sum += f64::from(probability);
                 kept += 1;
@@ -310,13 +310,13 @@ mod tests {
     use super::super::shared::testing::apply;
     use super::*;
 
-    fn reader(charset: &[&str], blank: usize, scores: Scores) -> Reader {
+    fn reader(charset: &[&str], blank: usize, scores: CtcScores) -> CtcDecoder {
         let n = charset.len();
         let charset = charset.iter().chain(&[" "]).map(|c| (*c).to_owned()).collect();
-        Reader { charset, blank, classes: (n + 1, n + 2), scores, is_largest: false }
+        CtcDecoder { charset, blank, classes: (n + 1, n + 2), scores, is_largest: false }
     }
 
-    fn decode(reader: &Reader, classes: usize, values: &[f32]) -> Result<(String, f32), Refusal> {
+    fn decode(reader: &CtcDecoder, classes: usize, values: &[f32]) -> Result<(String, f32), Refusal> {
         let data: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
         let shape = [values.len() / classes.max(1), classes];
         let view = TensorView { name: "y", dtype: DType::F32, shape: &shape, data: &data };
@@ -341,14 +341,14 @@ mod tests {
     #[test]
     fn repetitions_and_blanks_are_dropped_and_the_kept_steps_make_the_score() {
         let read = [(0, 0.9), (1, 0.8), (1, 0.7), (0, 0.9), (1, 0.6), (2, 0.9), (2, 0.9), (3, 0.5), (0, 1.0)];
-        let (text, score) = decode(&reader(&["a", "b"], 0, Scores::None), 4, &steps(4, &read)).unwrap();
+        let (text, score) = decode(&reader(&["a", "b"], 0, CtcScores::None), 4, &steps(4, &read)).unwrap();
         assert_eq!(text, "aab ", "class 3 is the space");
         assert!((score - (0.8 + 0.6 + 0.9 + 0.5) / 4.0).abs() < 1e-6, "{score}");
         let (text, score) =
-            decode(&reader(&["a", "b"], 0, Scores::None), 3, &steps(3, &[(0, 0.9), (0, 0.9)])).unwrap();
+            decode(&reader(&["a", "b"], 0, CtcScores::None), 3, &steps(3, &[(0, 0.9), (0, 0.9)])).unwrap();
         assert_eq!((&*text, score), ("", 0.0));
         let last =
-            decode(&reader(&["a", "b"], 2, Scores::None), 3, &steps(3, &[(0, 0.9), (2, 0.9), (1, 0.9)]))
+            decode(&reader(&["a", "b"], 2, CtcScores::None), 3, &steps(3, &[(0, 0.9), (2, 0.9), (1, 0.9)]))
                 .unwrap();
         assert_eq!(last.0, "ab", "the blank may be the last class");
     }
@@ -356,7 +356,7 @@ mod tests {
     #[test]
     fn logits_become_probabilities() {
         let values = [1.0_f32, 3.0, 2.0, 900.0, -900.0, 0.0];
-        let (text, score) = decode(&reader(&["a", "b"], 0, Scores::Softmax), 3, &values).unwrap();
+        let (text, score) = decode(&reader(&["a", "b"], 0, CtcScores::Softmax), 3, &values).unwrap();
         let expected = 3.0_f64.exp() / (1.0_f64.exp() + 3.0_f64.exp() + 2.0_f64.exp());
         assert_eq!(text, "a");
         assert!((f64::from(score) - expected).abs() < 1e-6, "{score} {expected}");
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn what_fits_no_characters_or_holds_no_number_fails_the_item() {
-        let reader = reader(&["a", "b"], 0, Scores::None);
+        let reader = reader(&["a", "b"], 0, CtcScores::None);
         for classes in [0, 2, 5] {
             let error = decode(&reader, classes, &[0.5; 10]).unwrap_err().error;
             assert!(error.contains(&format!("for {classes} classes")), "{error}");
@@ -377,8 +377,8 @@ mod tests {
         // Of the blank alone, too.
         let inf = f32::INFINITY;
         for logits in [[-inf; 3], [inf, 0.0, 0.0], [0.0, inf, 0.0]] {
-            let reader = Reader {
-                scores: Scores::Softmax,
+            let reader = CtcDecoder {
+                scores: CtcScores::Softmax,
                 classes: reader.classes,
                 charset: reader.charset.clone(),
                 ..reader
@@ -393,7 +393,7 @@ mod tests {
         let steps: Vec<u8> =
             [0.1, 0.5, 0.4, 0.1, 1e300, 0.1].iter().flat_map(|v: &f64| v.to_ne_bytes()).collect();
         let view = TensorView { name: "y", dtype: DType::F64, shape: &[2, 3], data: &steps };
-        for scores in [Scores::None, Scores::Softmax] {
+        for scores in [CtcScores::None, CtcScores::Softmax] {
             let reader = reader(&["a", "b"], 0, scores);
             let refused = apply(&reader, &[Value::Tensor(view)], |_| ()).unwrap_err();
             assert!(refused.error.contains("at place 4, which is too large for f32"), "{}", refused.error);

@@ -13,8 +13,8 @@ use orchestra_plan::{
     ResolvedProgram, Setting, Settings, TypedStage, Upstreams, joined, keys, settings,
 };
 
-use super::shared::batches::{Batches, Feeds, upstreams_of_model};
-use super::shared::user_code::{Outputs, column_of, file_name};
+use super::shared::batches::{BatchSettings, InputTable, upstreams_of_model};
+use super::shared::user_code::{DeclaredOutputs, column_of, file_name};
 
 /// What the input of a stage with `from` is called.
 const ONLY_INPUT: &str = "input";
@@ -32,10 +32,10 @@ settings! {
         #[missing("name the function: kernel = \"vadd\"")]
         kernel: String,
         /// instead of `from`, for several inputs: `{ a = "stage" }` or `"stage.tensor"`; the kernel takes them in this order
-        inputs: Feeds,
+        inputs: InputTable,
         /// `{ sum = { dtype = "f32", shape = [3] } }`: what it gives for a row; the kernel takes them behind the inputs, in this order
         #[missing("say what it gives for a row: outputs = { sum = { dtype = \"f32\", shape = [3] } }")]
-        outputs: Outputs,
+        outputs: DeclaredOutputs,
         /// `{ alpha = { dtype = "f32", value = 0.5 } }`: what the kernel takes behind the number of rows, in this order
         arguments: Option<Arguments>,
         /// threads of a block
@@ -46,7 +46,7 @@ settings! {
         /// options of NVRTC, the compiler: `["--use_fast_math"]`
         options: Option<Vec<At<String>>>,
         /// how rows become batches, of which each is a launch; memory of the GPU is taken once, for the most rows
-        batch: Batches,
+        batch: BatchSettings,
     }
 }
 
@@ -70,7 +70,7 @@ impl Drafted for Cuda {
     fn draft(self, f: &mut Fields<'_, '_>) -> Option<Draft> {
         f.entry("arguments").is_none_or(|_| self.arguments.is_some()).then_some(())?;
         let scalars = self.arguments.map(|Arguments(scalars)| scalars).unwrap_or_default();
-        let Outputs(outputs) = self.outputs;
+        let DeclaredOutputs(outputs) = self.outputs;
         if let (Some(open), Some(entry)) =
             (outputs.iter().find(|output| output.row_bytes().is_none()), f.entry("outputs"))
         {

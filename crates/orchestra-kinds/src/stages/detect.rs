@@ -15,7 +15,7 @@ mod run;
 mod tests;
 mod yolo;
 
-use layout::Layout;
+use layout::DetectorLayout;
 use lists::Logits;
 use run::Detecting;
 
@@ -23,7 +23,7 @@ settings! {
     #[derive(Debug)]
     pub struct Detect {
         /// how the outputs of the model are laid out; of turned boxes and of texts it gives the column `polygon`, too, which may reach beyond the picture
-        layout: Option<At<Layout>> => "told by the model's metadata and the names of its outputs",
+        layout: Option<At<DetectorLayout>> => "told by the model's metadata and the names of its outputs",
         /// boxes with a lower score are left out: of `ssd`, and of `detr` with a sigmoid, a box counts for each class whose score suffices, else for its best
         /// class; with `dbnet`, pixels that are no more likely belong to no text
         #[range(0, 1)]
@@ -38,7 +38,7 @@ settings! {
         /// class names: a text file with one per line, in the order of the classes
         labels: Option<At<String>> => "those of the model, else of its metadata",
         /// only with `ssd` and `detr`: what the numbers of boxes are
-        boxes: Option<Units> => "\"relative\"; \"pixels\" with `labels`, `boxes` and `scores`",
+        boxes: Option<DetectUnits> => "\"relative\"; \"pixels\" with `labels`, `boxes` and `scores`",
         /// only with `ssd`: whether the first class stands for nothing
         background: bool = true,
         /// only there: how logits become scores
@@ -58,7 +58,7 @@ settings! {
 }
 
 choices! {
-    pub enum Units {
+    pub enum DetectUnits {
         /// from 0 to 1 of the sides of the model's input
         Relative = "relative",
         /// in pixels of the model's input

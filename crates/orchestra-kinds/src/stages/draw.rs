@@ -9,13 +9,13 @@ use orchestra_plan::{
     Choice as _, Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings,
 };
 
-use crate::picture_encoders::Format;
+use crate::picture_encoders::EncoderFormat;
 
 settings! {
     #[derive(Debug)]
     pub struct Draw {
         /// of the drawing
-        format: Format = "jpg",
+        format: EncoderFormat = "jpg",
         /// of a JPEG
         #[range(1, 100)]
         quality: u8 = 90,
@@ -50,10 +50,10 @@ impl Connect for Draw {
         let places = Places::of(schema).ok_or(Reported)?;
         let (format, quality) = (self.format, self.quality);
         let about = match format {
-            Format::Png => "png".to_owned(),
-            Format::Jpg => format!("jpg of quality {quality}"),
+            EncoderFormat::Png => "png".to_owned(),
+            EncoderFormat::Jpg => format!("jpg of quality {quality}"),
         };
-        if format == Format::Png {
+        if format == EncoderFormat::Png {
             stage.warn_of("quality", ": a PNG keeps every pixel");
         }
         Ok(StageConnected {
@@ -94,7 +94,7 @@ impl Places {
 
 #[derive(Debug, Encode, Decode)]
 pub struct Pen {
-    format: Format,
+    format: EncoderFormat,
     quality: u8,
     line: Option<u32>,
     places: Places,
@@ -308,7 +308,7 @@ mod tests {
     fn draw(is_png: bool, rows: &[OwnedRow]) -> Result<image::RgbImage, Refusal> {
         let places = Places { corners: 3, label: Some(0), class: Some(1), score: Some(2) };
         let mut file = Vec::new();
-        let format = if is_png { Format::Png } else { Format::Jpg };
+        let format = if is_png { EncoderFormat::Png } else { EncoderFormat::Jpg };
         let pen = Pen { format, quality: 95, line: Some(2), places };
         apply(&pen, &[Value::Picture(&Gray), Value::List(rows)], |row| {
             let [Value::Bytes(bytes)] = row else { panic!("{row:?}") };

@@ -37,7 +37,7 @@ choices! {
 
 /// How vectors lie in a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
-enum Layout {
+enum VectorLayout {
     /// `[vectors, numbers]`
     Rows,
     /// `[numbers, height, width]`
@@ -59,13 +59,13 @@ impl Connect for Embed {
         let tensor = input.gives.0[place].ty.tensor().ok_or(Reported)?.clone();
         let wide: Vec<Dim> = tensor.row.iter().copied().filter(|dim| *dim != Dim::Fixed(1)).collect();
         let found = match (self.pool, &tensor.row[..], &wide[..]) {
-            (Pool::None, _, []) => Some((Layout::Rows, None, Dim::Fixed(1))),
-            (Pool::None, _, [numbers]) => Some((Layout::Rows, None, *numbers)),
+            (Pool::None, _, []) => Some((VectorLayout::Rows, None, Dim::Fixed(1))),
+            (Pool::None, _, [numbers]) => Some((VectorLayout::Rows, None, *numbers)),
             (Pool::Mean | Pool::Max | Pool::Cls, [many, numbers], _) => {
-                Some((Layout::Rows, Some(*many), *numbers))
+                Some((VectorLayout::Rows, Some(*many), *numbers))
             }
             (Pool::Mean | Pool::Max, [numbers, ..], _) if tensor.row.len() == 3 => {
-                Some((Layout::Planes, None, *numbers))
+                Some((VectorLayout::Planes, None, *numbers))
             }
             _ => None,
         };
@@ -129,21 +129,26 @@ fn mask(stage: &mut StageContext<'_>, many: Dim) -> Result<usize, Reported> {
 #[derive(Debug, Encode, Decode)]
 pub struct Pooling {
     pool: Pool,
-    layout: Layout,
+    layout: VectorLayout,
     normalize: bool,
 }
 
 #[derive(Default)]
-pub struct Buffers {
+pub struct EmbedBuffers {
     values: Vec<f32>,
     mask: Vec<f32>,
     sums: Vec<f64>,
 }
 
 impl RowWork for Pooling {
-    type Scratch = Buffers;
+    type Scratch = EmbedBuffers;
 
-    fn apply(&self, buffers: &mut Buffers, row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+    fn apply(
+        &self,
+        buffers: &mut EmbedBuffers,
+        row: &[Value<'_>],
+        emit: &mut dyn Emit,
+    ) -> Result<(), Refusal> {
         let mut shape = Vec::new();
         row[0].with_tensor(|view| {
             read_numbers(view, &mut buffers.values)?;
@@ -195,12 +200,12 @@ impl RowWork for Pooling {
 
 impl Pooling {
     /// Makes one vector of all, in `sums`.
-    fn pool(&self, shape: &[usize], buffers: &mut Buffers) -> Result<(), Refusal> {
+    fn pool(&self, shape: &[usize], buffers: &mut EmbedBuffers) -> Result<(), Refusal> {
         let nothing =
             || Refusal::result("there is no vector to pool: none is there, or the mask leaves none");
-        let Buffers { values, sums, mask } = buffers;
+        let EmbedBuffers { values, sums, mask } = buffers;
         sums.clear();
-        if self.layout == Layout::Planes {
+        if self.layout == VectorLayout::Planes {
             let places: usize = shape.iter().skip(1).product();
             if places == 0 {
                 return Err(nothing());
@@ -251,7 +256,12 @@ mod tests {
     use super::super::shared::testing::apply;
     use super::*;
 
-    fn embed(pool: Pool, layout: Layout, shape: &[usize], mask: Option<&[u8]>) -> Result<Vec<f32>, Refusal> {
+    fn embed(
+        pool: Pool,
+        layout: VectorLayout,
+        shape: &[usize],
+        mask: Option<&[u8]>,
+    ) -> Result<Vec<f32>, Refusal> {
         let numbers = &[3.0, 1.0, 1.0, 7.0, 2.0, 4.0][..shape.iter().product()];
         embed_of(Pooling { pool, layout, normalize: false }, shape, numbers, mask)
     }
@@ -278,20 +288,23 @@ mod tests {
 
     #[test]
     fn vectors_are_pooled_over_tokens_or_places_and_masked_ones_do_not_count() {
-        let rows = |pool, mask| embed(pool, Layout::Rows, &[3, 2], mask).unwrap();
+        let rows = |pool, mask| embed(pool, VectorLayout::Rows, &[3, 2], mask).unwrap();
         assert_eq!(rows(Pool::Mean, None), [2.0, 4.0]);
         assert_eq!(rows(Pool::Max, None), [3.0, 7.0]);
         assert_eq!(rows(Pool::Cls, None), [3.0, 1.0]);
         assert_eq!(rows(Pool::Mean, Some(&[1, 0, 1])), [2.5, 2.5]);
         assert_eq!(rows(Pool::Max, Some(&[0, 0, 2])), [2.0, 4.0]);
-        assert_eq!(embed(Pool::Mean, Layout::Planes, &[2, 3, 1], None).unwrap(), [5.0 / 3.0, 13.0 / 3.0]);
-        assert_eq!(embed(Pool::Max, Layout::Planes, &[3, 1, 2], None).unwrap(), [3.0, 7.0, 4.0]);
+        assert_eq!(
+            embed(Pool::Mean, VectorLayout::Planes, &[2, 3, 1], None).unwrap(),
+            [5.0 / 3.0, 13.0 / 3.0]
+        );
+        assert_eq!(embed(Pool::Max, VectorLayout::Planes, &[3, 1, 2], None).unwrap(), [3.0, 7.0, 4.0]);
     }
 
     #[test]
     fn a_vector_of_any_length_but_0_gets_unit_length() {
         let unit = |numbers: &[f32]| {
-            let pooling = Pooling { pool: Pool::None, layout: Layout::Rows, normalize: true };
+            let pooling = Pooling { pool: Pool::None, layout: VectorLayout::Rows, normalize: true };
             embed_of(pooling, &[numbers.len()], numbers, None)
         };
         let least = f32::from_bits(1);
@@ -308,7 +321,7 @@ mod tests {
         }
         let data: Vec<u8> = [1e-60_f64, 0.0].iter().flat_map(|v| v.to_ne_bytes()).collect();
         let tiny = TensorView { name: "y", dtype: DType::F64, shape: &[2], data: &data };
-        let pooling = Pooling { pool: Pool::None, layout: Layout::Rows, normalize: true };
+        let pooling = Pooling { pool: Pool::None, layout: VectorLayout::Rows, normalize: true };
         let error = apply(&pooling, &[Value::Tensor(tiny)], |_| ()).unwrap_err().error;
         assert!(error.contains("too small for f32"), "{error}");
     }
@@ -317,12 +330,12 @@ mod tests {
     fn nothing_to_pool_and_a_mask_of_another_length_fail_the_item() {
         for (shape, mask) in [(&[0, 2][..], None), (&[3, 2], Some(&[0, 0, 0][..])), (&[3, 2], Some(&[1, 1]))]
         {
-            let error = embed(Pool::Mean, Layout::Rows, shape, mask).unwrap_err().error;
+            let error = embed(Pool::Mean, VectorLayout::Rows, shape, mask).unwrap_err().error;
             assert!(
                 error.contains("no vector to pool") || error.contains("2 numbers for 3 tokens"),
                 "{error}"
             );
         }
-        assert!(embed(Pool::Mean, Layout::Planes, &[2, 0, 3], None).is_err());
+        assert!(embed(Pool::Mean, VectorLayout::Planes, &[2, 0, 3], None).is_err());
     }
 }

@@ -115,16 +115,19 @@ impl RowWork for ImageRows {
         };
         picture.decode(Some(&self.spec))?;
         let placed = orchestra_media::placement(&self.spec, picture.size()?).bytes();
-        emit.row(&[Value::Unwritten(&Row { picture: *picture, rows: self }), Placement::value(&placed)])
+        emit.row(&[
+            Value::Unwritten(&ImageTensor { picture: *picture, rows: self }),
+            Placement::value(&placed),
+        ])
     }
 }
 
-struct Row<'a> {
+struct ImageTensor<'a> {
     picture: &'a dyn Picture,
     rows: &'a ImageRows,
 }
 
-impl WriteTensor for Row<'_> {
+impl WriteTensor for ImageTensor<'_> {
     fn spec(&self) -> &TensorSpec {
         &self.rows.tensor
     }

@@ -3,17 +3,17 @@
 
 use orchestra_plan::{At, Draft, Drafted, Fields, TypedStage, Upstreams, settings};
 
-use super::shared::batches::{Batches, Feeds, upstreams_of_model};
+use super::shared::batches::{BatchSettings, InputTable, upstreams_of_model};
 
 settings! {
     pub struct Infer {
         /// instead of `from`, for a model with several inputs: `{ input_name = "stage" }` or `"stage.tensor"`
-        inputs: Feeds,
+        inputs: InputTable,
         /// one of `[models.*]`
         #[missing("name one of [models.*]")]
         model: At<String>,
         /// how rows become batches
-        batch: Batches,
+        batch: BatchSettings,
     }
 }
 

@@ -6,7 +6,7 @@ use orchestra_plan::{
     settings,
 };
 
-use super::shared::batches::{Batches, Feeds, upstreams_of_model};
+use super::shared::batches::{BatchSettings, InputTable, upstreams_of_model};
 
 /// The most rounds of a row: as many as fit into an `i32` of a program that reads the records.
 const MAX_ROUNDS: u64 = i32::MAX as u64;
@@ -14,7 +14,7 @@ const MAX_ROUNDS: u64 = i32::MAX as u64;
 settings! {
     pub struct Iterate {
         /// instead of `from`, for a model with several inputs: `{ input_name = "stage" }` or `"stage.tensor"`
-        inputs: Feeds,
+        inputs: InputTable,
         /// one of `[models.*]`
         #[missing("name one of [models.*]")]
         model: At<String>,
@@ -23,19 +23,19 @@ settings! {
         #[missing("say how many rounds a row takes at most: rounds = 100")]
         rounds: u32,
         /// `{ input = "output" }`: which output of a round is which input of the next; the other inputs keep what the row brought. May be left out where the model has one input and one output
-        feed: Option<Feed> => "by model",
+        feed: Option<FeedSetting> => "by model",
         /// `"output < number"` or `"output <= number"`, of an output with one number per row: a row that meets it gives the outputs of that round. What is no number never does
-        until: Option<Until>,
+        until: Option<UntilSetting>,
         /// how rows become batches
-        batch: Batches,
+        batch: BatchSettings,
     }
 }
 
 /// The inputs of the next round, and the outputs that they take.
-pub struct Feed(NamedTexts);
+pub struct FeedSetting(NamedTexts);
 
 /// What ends a row before its last round.
-pub struct Until(UntilDraft);
+pub struct UntilSetting(UntilDraft);
 
 impl TypedStage for Iterate {
     const NAME: &'static str = "iterate";
@@ -57,14 +57,14 @@ impl Drafted for Iterate {
         let mut draft = self.batch.of(self.model);
         draft.iteration = Some(Box::new(IterationDraft {
             rounds,
-            feed: feed.map(|Feed(NamedTexts(pairs))| pairs),
-            until: until.map(|Until(until)| until),
+            feed: feed.map(|FeedSetting(NamedTexts(pairs))| pairs),
+            until: until.map(|UntilSetting(until)| until),
         }));
         Some(Draft::Batch(draft))
     }
 }
 
-impl Setting for Feed {
+impl Setting for FeedSetting {
     const TYPE: &'static str = "table";
 
     fn read(f: &mut Fields<'_, '_>, key: &str) -> Option<Self> {
@@ -73,7 +73,7 @@ impl Setting for Feed {
     }
 }
 
-impl Setting for Until {
+impl Setting for UntilSetting {
     const TYPE: &'static str = "text";
 
     fn read(f: &mut Fields<'_, '_>, key: &str) -> Option<Self> {

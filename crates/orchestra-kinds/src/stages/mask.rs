@@ -116,7 +116,7 @@ impl RowWork for MaskWork {
             })?;
         }
         let to_mask = placed.map_or(stretched(size, wanted), |placed| to_mask(&placed, size));
-        let grid = Grid { classes: &best.classes, size, wanted, to_mask };
+        let grid = ClassGrid { classes: &best.classes, size, wanted, to_mask };
         emit.row(&[Value::Bytes(&grid.png()?)])
     }
 }
@@ -155,15 +155,15 @@ impl MaskWork {
 }
 
 /// `x = m[0] * column + m[1] * line + m[2]`, `y = m[3] * column + m[4] * line + m[5]`, as in [`Placement`].
-type Affine = [f64; 6];
+type MaskTransform = [f64; 6];
 
 /// From the size that is wanted to a mask that shows all of it.
-fn stretched(size: (usize, usize), wanted: (usize, usize)) -> Affine {
+fn stretched(size: (usize, usize), wanted: (usize, usize)) -> MaskTransform {
     [size.0 as f64 / wanted.0 as f64, 0.0, 0.0, 0.0, size.1 as f64 / wanted.1 as f64, 0.0]
 }
 
 /// From the picture to a mask of the whole row: the inverse of `to_picture`, and the mask may have fewer pixels than the row.
-fn to_mask(placed: &Placement, size: (usize, usize)) -> Affine {
+fn to_mask(placed: &Placement, size: (usize, usize)) -> MaskTransform {
     let [a, b, c, d, e, f] = placed.to_picture;
     let across = size.0 as f64 / f64::from(placed.row[0]) / (a * e - b * d);
     let down = size.1 as f64 / f64::from(placed.row[1]) / (a * e - b * d);
@@ -174,15 +174,15 @@ fn to_mask(placed: &Placement, size: (usize, usize)) -> Affine {
 const EDGE: f64 = 1e-6;
 
 /// Classes of pixels, at the size that is wanted.
-struct Grid<'a> {
+struct ClassGrid<'a> {
     classes: &'a [i32],
     /// Width and height of what is there.
     size: (usize, usize),
     wanted: (usize, usize),
-    to_mask: Affine,
+    to_mask: MaskTransform,
 }
 
-impl Grid<'_> {
+impl ClassGrid<'_> {
     /// The class of a pixel: that of the pixel of the mask in which its centre lies, and 0 where there is none.
     fn class(&self, x: usize, y: usize) -> i32 {
         let (x, y) = (x as f64 + 0.5, y as f64 + 0.5);
@@ -252,8 +252,8 @@ mod tests {
     }
 
     /// The classes of all pixels of a mask that has 2 by 2.
-    fn all(classes: &[i32; 4], wanted: (usize, usize), to_mask: Affine) -> Vec<i32> {
-        let grid = Grid { classes, size: (2, 2), wanted, to_mask };
+    fn all(classes: &[i32; 4], wanted: (usize, usize), to_mask: MaskTransform) -> Vec<i32> {
+        let grid = ClassGrid { classes, size: (2, 2), wanted, to_mask };
         let pixels = (0..wanted.1).flat_map(|y| (0..wanted.0).map(move |x| (x, y)));
         pixels.map(|(x, y)| grid.class(x, y)).collect()
     }

@@ -8,10 +8,10 @@ use orchestra_plan::{Connect, Reported, Runs, Settings, StageConnected, StageCon
 
 settings! {
     #[derive(Debug, Encode, Decode)]
-    pub struct Pages {}
+    pub struct PagesStage {}
 }
 
-impl TypedStage for Pages {
+impl TypedStage for PagesStage {
     const NAME: &'static str = "pages";
     const ABOUT: &'static str = "Takes the pages of a TIFF apart: each is a part of the item, with the columns `picture` and `page` (i64, from 1). A file of one picture has one page. Smaller \
          copies of pages and masks are none. It reads the pictures of a source; stages behind it read it in place of the source: `from = \"pages\"`. `gather` brings \
@@ -19,7 +19,7 @@ impl TypedStage for Pages {
     type Work = Self;
 }
 
-impl Connect for Pages {
+impl Connect for PagesStage {
     fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let picture = stage.column(0, "pictures, which a source gives", |c| c.ty == ColumnType::Picture)?;
         let input = &stage.inputs[0];
@@ -41,7 +41,7 @@ impl Connect for Pages {
     }
 }
 
-impl RowWork for Pages {
+impl RowWork for PagesStage {
     type Scratch = ();
     const FAN: Fan = Fan::Parts;
 

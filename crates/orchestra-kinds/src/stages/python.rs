@@ -13,8 +13,8 @@ use orchestra_plan::{
 };
 use serde::Deserialize;
 
-use super::shared::batches::{Batches, Feeds, upstreams_of_model};
-use super::shared::user_code::{Outputs, column_of, file_name};
+use super::shared::batches::{BatchSettings, InputTable, upstreams_of_model};
+use super::shared::user_code::{DeclaredOutputs, column_of, file_name};
 
 /// What a script imports as `orchestra`.
 const HELPER: &str = include_str!("../../../../clients/python/orchestra.py");
@@ -39,11 +39,11 @@ settings! {
         /// the interpreter: a path, or a name that is looked for in `PATH`. Without it that of the active virtual environment, or of `.venv` beside the script or this file, else `python3`
         python: Option<At<String>> => "see right",
         /// instead of `from`, for several arguments: `{ argument = "stage" }` or `"stage.tensor"`
-        inputs: Feeds,
+        inputs: InputTable,
         /// `{ mean = { dtype = "f32", shape = [3] } }`: what it gives for a row; -1 stands for a dimension that is known after the call
-        outputs: Option<Outputs> => "those of the decorator",
+        outputs: Option<DeclaredOutputs> => "those of the decorator",
         /// how rows become batches, of which each is a call
-        batch: Batches => "`max` of the decorator, else by device",
+        batch: BatchSettings => "`max` of the decorator, else by device",
     }
 }
 
@@ -75,8 +75,8 @@ impl Drafted for Python {
 #[derive(Deserialize)]
 struct Described {
     name: String,
-    inputs: Vec<Tensor>,
-    outputs: Option<Vec<Tensor>>,
+    inputs: Vec<PythonTensor>,
+    outputs: Option<Vec<PythonTensor>>,
     batch: Option<u64>,
     gpu: bool,
     /// Files that make the results, with their digests.
@@ -84,26 +84,26 @@ struct Described {
 }
 
 #[derive(Deserialize)]
-struct Tensor {
+struct PythonTensor {
     name: String,
     dtype: Option<String>,
     shape: Option<Vec<Option<usize>>>,
     /// Of a list.
-    columns: Option<Vec<Tensor>>,
+    columns: Option<Vec<PythonTensor>>,
 }
 
 #[derive(Deserialize)]
-struct Trouble {
+struct PythonError {
     error: String,
 }
 
-impl Tensor {
+impl PythonTensor {
     /// What it gives, which may be a text or a list.
     fn output(&self) -> Option<Column> {
         let ty = match self.dtype.as_deref() {
             Some("text") => ColumnType::Text,
             Some("list") => {
-                let columns = self.columns.iter().flatten().map(Tensor::output);
+                let columns = self.columns.iter().flatten().map(PythonTensor::output);
                 ColumnType::List(Schema(columns.collect::<Option<_>>()?))
             }
             _ => ColumnType::Tensor(self.spec()?),
@@ -138,10 +138,12 @@ impl ProgramDraft for Python {
         let interpreter = self.interpreter(&folder, context)?;
         let program = self.program(&path, &folder, &interpreter, context.host, "worker");
         let described = self.described(&path, &folder, &interpreter, context)?;
-        let declared =
-            described.outputs.as_ref().map(|outputs| outputs.iter().filter_map(Tensor::output).collect());
+        let declared = described
+            .outputs
+            .as_ref()
+            .map(|outputs| outputs.iter().filter_map(PythonTensor::output).collect());
         let written = self.outputs.as_ref();
-        let written = written.map(|Outputs(outputs)| outputs.iter().map(column_of).collect());
+        let written = written.map(|DeclaredOutputs(outputs)| outputs.iter().map(column_of).collect());
         let Some(outputs) = written.or(declared).filter(|outputs: &Vec<Column>| !outputs.is_empty()) else {
             let name = &described.name;
             return context
@@ -249,14 +251,14 @@ impl Python {
     ) -> Result<Described, Reported> {
         let program = self.program(path, folder, interpreter, context.host, "describe");
         let answer = context.host.ask(&program, context.rules).and_then(|answer| {
-            if let Ok(Trouble { error }) = serde_json::from_slice(&answer) {
+            if let Ok(PythonError { error }) = serde_json::from_slice(&answer) {
                 return Err(error);
             }
             let described: Described = serde_json::from_slice(&answer)
                 .map_err(|error| format!("its answer cannot be read: {error}"))?;
             let declared = described.inputs.iter().chain(described.outputs.iter().flatten());
             let too_many =
-                |tensor: &&Tensor| tensor.shape.as_ref().is_some_and(|shape| shape.len() > MAX_RANK);
+                |tensor: &&PythonTensor| tensor.shape.as_ref().is_some_and(|shape| shape.len() > MAX_RANK);
             if let Some(tensor) = declared.into_iter().find(too_many) {
                 return Err(format!("`{}` is declared with more than {MAX_RANK} dimensions", tensor.name));
             }

@@ -13,7 +13,7 @@ use orchestra_plan::{
 
 use cell::Op;
 use concat::{Concat, Joining, NAMES};
-use merged::{By, Over, Reduced};
+use merged::{By, ReduceOver, Reduced};
 
 mod cell;
 mod concat;
@@ -30,7 +30,7 @@ settings! {
         #[missing("say what is made of the rows: op = \"mean\"")]
         op: Name,
         /// what it is made of
-        over: Over = "rows",
+        over: ReduceOver = "rows",
         /// a row of the result for each value of this column, `"stage"` or `"stage.column"`: the best class of classes, or an integer; of `concat` only
         /// with `join` or `stack`
         by: Option<String> => "all rows in one",
@@ -140,7 +140,7 @@ impl Connect for ReduceStage {
         let (input, name) = (&stage.inputs[0], stage.name);
         let Column { name: column, ty } = &input.gives.0[value];
         let shape = match (&op, self.over) {
-            (Some(_), Over::Rows) => ty.tensor().and_then(TensorSpec::fixed_row),
+            (Some(_), ReduceOver::Rows) => ty.tensor().and_then(TensorSpec::fixed_row),
             _ => Some(Vec::new()),
         };
         let Some(shape) = shape else {
@@ -166,8 +166,8 @@ impl Connect for ReduceStage {
         let by = self.by_words(stage);
         let over = match (&op, self.over) {
             (None, _) => "rows",
-            (Some(_), Over::Rows) => "each element",
-            (Some(_), Over::Elements) => "all elements",
+            (Some(_), ReduceOver::Rows) => "each element",
+            (Some(_), ReduceOver::Elements) => "all elements",
         };
         let edges = match &op {
             Some(Op::Histogram(edges)) => &edges[..],

@@ -7,17 +7,17 @@ use orchestra_plan::{Connect, Reported, Runs, Settings, StageConnected, StageCon
 
 settings! {
     #[derive(Debug, Encode, Decode)]
-    pub struct Split {}
+    pub struct SplitStage {}
 }
 
-impl TypedStage for Split {
+impl TypedStage for SplitStage {
     const NAME: &'static str = "split";
     const ABOUT: &'static str = "Takes a list apart, such as one that [Python](../guide/python.md) gives: each of its rows is a part of the item, with the columns of the list. `gather` brings what \
          came of the parts together again.";
     type Work = Self;
 }
 
-impl Connect for Split {
+impl Connect for SplitStage {
     fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let list = stage.column(0, "a list", |column| column.ty.list().is_some())?;
         let gives = stage.inputs[0].gives.0[list].ty.list().cloned().ok_or(Reported)?;
@@ -32,7 +32,7 @@ impl Connect for Split {
     }
 }
 
-impl RowWork for Split {
+impl RowWork for SplitStage {
     type Scratch = ();
     const FAN: Fan = Fan::Parts;
 

@@ -16,24 +16,24 @@ settings! {
         /// a number above it is true; one that is equal to it is not
         above: f64 = 0.5,
         /// what the answers are
-        dtype: Answer = "bool",
+        dtype: ThresholdOutput = "bool",
     }
 }
 
 choices! {
     #[derive(Encode, Decode)]
-    pub enum Answer {
+    pub enum ThresholdOutput {
         Bool = "bool",
         /// 1 and 0
         U8 = "u8",
     }
 }
 
-impl Answer {
+impl ThresholdOutput {
     fn dtype(self) -> DType {
         match self {
-            Answer::Bool => DType::Bool,
-            Answer::U8 => DType::U8,
+            ThresholdOutput::Bool => DType::Bool,
+            ThresholdOutput::U8 => DType::U8,
         }
     }
 }

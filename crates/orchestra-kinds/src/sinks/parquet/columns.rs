@@ -9,18 +9,18 @@ use orchestra_core::shapes::ItemInfo;
 use super::super::shared::column_names;
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Node {
-    Leaf(Leaf),
+pub enum ColumnNode {
+    Leaf(LeafType),
     /// A count and so many values.
-    List(Box<Node>),
+    List(Box<ColumnNode>),
     /// None or one, as a count of 0 or 1 and the value.
-    Optional(Box<Node>),
+    Optional(Box<ColumnNode>),
     /// A value of each, by name.
-    Struct(Vec<(String, Node)>),
+    Struct(Vec<(String, ColumnNode)>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leaf {
+pub enum LeafType {
     Bool,
     U8,
     U32,
@@ -35,23 +35,23 @@ pub enum Leaf {
 
 /// The columns of a record.
 #[derive(Debug)]
-pub struct Rows {
+pub struct RecordColumns {
     schema: Schema,
     /// A `Struct`.
-    pub node: Node,
+    pub node: ColumnNode,
 }
 
-impl Rows {
+impl RecordColumns {
     /// Those of a record of these; fails with the column that cannot be written.
     pub fn new(schema: &Schema) -> Result<Self, Box<Column>> {
-        let of_item = [Leaf::Text, Leaf::I64, Leaf::Text];
-        let mut fields: Vec<(String, Node)> =
-            column_names::OF_ITEM.map(str::to_owned).into_iter().zip(of_item.map(Node::Leaf)).collect();
+        let of_item = [LeafType::Text, LeafType::I64, LeafType::Text];
+        let mut fields: Vec<(String, ColumnNode)> =
+            column_names::OF_ITEM.map(str::to_owned).into_iter().zip(of_item.map(ColumnNode::Leaf)).collect();
         let names = column_names::unique(schema, |_, called| vec![called.to_owned()]).concat();
         for (column, name) in schema.0.iter().zip(names) {
             fields.push((name, node_of(column)?));
         }
-        Ok(Self { schema: schema.clone(), node: Node::Struct(fields) })
+        Ok(Self { schema: schema.clone(), node: ColumnNode::Struct(fields) })
     }
 
     pub fn write(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
@@ -62,36 +62,39 @@ impl Rows {
     }
 }
 
-fn node_of(column: &Column) -> Result<Node, Box<Column>> {
-    let list = |node| Node::List(Box::new(node));
+fn node_of(column: &Column) -> Result<ColumnNode, Box<Column>> {
+    let list = |node| ColumnNode::List(Box::new(node));
     Ok(match &column.ty {
         ColumnType::Tensor(spec)
         | ColumnType::Pixels { stored: spec, .. }
         | ColumnType::Largest { stored: spec, .. } => {
             let leaf = match spec.dtype {
-                DType::F32 | DType::F16 => Leaf::F32,
-                DType::I64 => Leaf::I64,
-                DType::F64 => Leaf::F64,
-                DType::I32 => Leaf::I32,
-                DType::I16 => Leaf::I16,
-                DType::U8 => Leaf::U8,
-                DType::Bool => Leaf::Bool,
+                DType::F32 | DType::F16 => LeafType::F32,
+                DType::I64 => LeafType::I64,
+                DType::F64 => LeafType::F64,
+                DType::I32 => LeafType::I32,
+                DType::I16 => LeafType::I16,
+                DType::U8 => LeafType::U8,
+                DType::Bool => LeafType::Bool,
             };
-            spec.row.iter().fold(Node::Leaf(leaf), |node, _| list(node))
+            spec.row.iter().fold(ColumnNode::Leaf(leaf), |node, _| list(node))
         }
         ColumnType::Labels => {
-            let fields = [("label", Leaf::Text), ("class", Leaf::U32), ("score", Leaf::F32)];
-            list(Node::Struct(fields.map(|(name, leaf)| (name.to_owned(), Node::Leaf(leaf))).into()))
+            let fields = [("label", LeafType::Text), ("class", LeafType::U32), ("score", LeafType::F32)];
+            list(ColumnNode::Struct(
+                fields.map(|(name, leaf)| (name.to_owned(), ColumnNode::Leaf(leaf))).into(),
+            ))
         }
-        ColumnType::Text => Node::Leaf(Leaf::Text),
-        ColumnType::Bytes(_) => Node::Leaf(Leaf::Bytes),
+        ColumnType::Text => ColumnNode::Leaf(LeafType::Text),
+        ColumnType::Bytes(_) => ColumnNode::Leaf(LeafType::Bytes),
         ColumnType::List(schema) => {
             let fields = schema.0.iter().map(|column| Ok((column.name.clone(), node_of(column)?)));
-            list(Node::Struct(fields.collect::<Result<_, Box<Column>>>()?))
+            list(ColumnNode::Struct(fields.collect::<Result<_, Box<Column>>>()?))
         }
-        ColumnType::Optional(of) => {
-            Node::Optional(Box::new(node_of(&Column { name: column.name.clone(), ty: (**of).clone() })?))
-        }
+        ColumnType::Optional(of) => ColumnNode::Optional(Box::new(node_of(&Column {
+            name: column.name.clone(),
+            ty: (**of).clone(),
+        })?)),
         ColumnType::Picture | ColumnType::Placement => return Err(Box::new(column.clone())),
     })
 }
@@ -190,16 +193,16 @@ pub struct LeafValues {
 }
 
 /// How many leaves there are below.
-pub fn n_leaves(node: &Node) -> usize {
+pub fn n_leaves(node: &ColumnNode) -> usize {
     match node {
-        Node::Leaf(_) => 1,
-        Node::List(of) | Node::Optional(of) => n_leaves(of),
-        Node::Struct(fields) => fields.iter().map(|(_, field)| n_leaves(field)).sum(),
+        ColumnNode::Leaf(_) => 1,
+        ColumnNode::List(of) | ColumnNode::Optional(of) => n_leaves(of),
+        ColumnNode::Struct(fields) => fields.iter().map(|(_, field)| n_leaves(field)).sum(),
     }
 }
 
 /// Takes a row apart; `leaves` are those of `node`. `None` where the bytes are no such row.
-pub fn take_apart(node: &Node, row: &[u8], leaves: &mut [LeafValues]) -> Option<()> {
+pub fn take_apart(node: &ColumnNode, row: &[u8], leaves: &mut [LeafValues]) -> Option<()> {
     let mut left = row;
     take(node, &mut left, Around { lists: 0, levels: 0, repetition: 0 }, leaves)?;
     left.is_empty().then_some(())
@@ -223,10 +226,10 @@ impl LeafValues {
     }
 }
 
-fn take(node: &Node, left: &mut &[u8], around: Around, leaves: &mut [LeafValues]) -> Option<()> {
+fn take(node: &ColumnNode, left: &mut &[u8], around: Around, leaves: &mut [LeafValues]) -> Option<()> {
     let within = Around { levels: around.levels + 1, ..around };
     match node {
-        Node::Leaf(leaf) => {
+        ColumnNode::Leaf(leaf) => {
             let [values] = leaves else { return None };
             match leaf.size() {
                 Some(size) => values.bytes.extend_from_slice(left.split_off(..size)?),
@@ -238,18 +241,18 @@ fn take(node: &Node, left: &mut &[u8], around: Around, leaves: &mut [LeafValues]
             values.definition.push(around.levels);
             values.repetition.push(around.repetition);
         }
-        Node::Optional(of) => match number(left)? {
+        ColumnNode::Optional(of) => match number(left)? {
             0 => leaves.iter_mut().for_each(|values| values.leave_out(around)),
             _ => take(of, left, within, leaves)?,
         },
-        Node::List(of) => {
+        ColumnNode::List(of) => {
             let n = number(left)?;
             if n == 0 {
                 leaves.iter_mut().for_each(|values| values.leave_out(around));
                 return Some(());
             }
             let lists = around.lists + 1;
-            if let (Node::Leaf(leaf), [values]) = (&**of, &mut *leaves)
+            if let (ColumnNode::Leaf(leaf), [values]) = (&**of, &mut *leaves)
                 && let Some(size) = leaf.size()
             {
                 // All at once: by far the most values are those of tensors.
@@ -264,7 +267,7 @@ fn take(node: &Node, left: &mut &[u8], around: Around, leaves: &mut [LeafValues]
                 take(of, left, Around { lists, repetition, ..within }, leaves)?;
             }
         }
-        Node::Struct(fields) => {
+        ColumnNode::Struct(fields) => {
             let mut leaves = leaves;
             for (_, field) in fields {
                 let (of_field, rest) = leaves.split_at_mut_checked(n_leaves(field))?;
@@ -281,14 +284,14 @@ fn number(left: &mut &[u8]) -> Option<usize> {
     Some(u32::from_le_bytes(bytes) as usize)
 }
 
-impl Leaf {
+impl LeafType {
     /// Bytes of a value; `None`: it says so itself.
     fn size(self) -> Option<usize> {
         match self {
-            Leaf::Bool | Leaf::U8 => Some(1),
-            Leaf::U32 | Leaf::I32 | Leaf::I16 | Leaf::F32 => Some(4),
-            Leaf::I64 | Leaf::F64 => Some(8),
-            Leaf::Text | Leaf::Bytes => None,
+            LeafType::Bool | LeafType::U8 => Some(1),
+            LeafType::U32 | LeafType::I32 | LeafType::I16 | LeafType::F32 => Some(4),
+            LeafType::I64 | LeafType::F64 => Some(8),
+            LeafType::Text | LeafType::Bytes => None,
         }
     }
 }

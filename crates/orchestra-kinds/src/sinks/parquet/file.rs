@@ -17,7 +17,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::record::RowAccessor as _;
 use parquet::schema::types::{Type, TypePtr};
 
-use super::columns::{Leaf, LeafValues, Node, Rows, take_apart};
+use super::columns::{ColumnNode, LeafType, LeafValues, RecordColumns, take_apart};
 
 /// So many bytes of rows are taken apart at once: in columns, with their levels, they need up to four times as much.
 const BYTES_PER_ROW_GROUP: usize = 16 << 20;
@@ -25,7 +25,7 @@ const BYTES_PER_ROW_GROUP: usize = 16 << 20;
 /// Makes Parquet files of rows.
 #[derive(Debug)]
 pub struct ParquetRows {
-    pub rows: Rows,
+    pub rows: RecordColumns,
     pub rows_per_file: u64,
 }
 
@@ -66,7 +66,7 @@ pub fn read_rows(file: &Path, each: &mut dyn FnMut(ReadRecord<'_>)) -> Result<()
     read().map_err(|error| error.to_string())
 }
 
-fn write(node: &Node, mut records: &[&[u8]]) -> Result<Vec<u8>, ParquetError> {
+fn write(node: &ColumnNode, mut records: &[&[u8]]) -> Result<Vec<u8>, ParquetError> {
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_created_by(concat!("orchestra ", env!("CARGO_PKG_VERSION")).to_owned())
@@ -99,7 +99,7 @@ fn write(node: &Node, mut records: &[&[u8]]) -> Result<Vec<u8>, ParquetError> {
     writer.into_inner()
 }
 
-fn write_leaf(column: &mut ColumnWriter<'_>, kind: Leaf, leaf: LeafValues) -> Result<(), ParquetError> {
+fn write_leaf(column: &mut ColumnWriter<'_>, kind: LeafType, leaf: LeafValues) -> Result<(), ParquetError> {
     let LeafValues { bytes, texts, definition, repetition } = leaf;
     let (definition, repetition) = (Some(&*definition), Some(&*repetition));
     match column {
@@ -107,7 +107,7 @@ fn write_leaf(column: &mut ColumnWriter<'_>, kind: Leaf, leaf: LeafValues) -> Re
             let values: Vec<bool> = bytes.iter().map(|byte| *byte != 0).collect();
             column.write_batch(&values, definition, repetition)?;
         }
-        ColumnWriter::Int32ColumnWriter(column) if kind == Leaf::U8 => {
+        ColumnWriter::Int32ColumnWriter(column) if kind == LeafType::U8 => {
             let values: Vec<i32> = bytes.iter().map(|byte| i32::from(*byte)).collect();
             column.write_batch(&values, definition, repetition)?;
         }
@@ -137,17 +137,17 @@ fn write_leaf(column: &mut ColumnWriter<'_>, kind: Leaf, leaf: LeafValues) -> Re
 }
 
 /// All leaves, in their order.
-fn leaves_of(node: &Node, leaves: &mut Vec<Leaf>) {
+fn leaves_of(node: &ColumnNode, leaves: &mut Vec<LeafType>) {
     match node {
-        Node::Leaf(leaf) => leaves.push(*leaf),
-        Node::List(of) | Node::Optional(of) => leaves_of(of, leaves),
-        Node::Struct(fields) => fields.iter().for_each(|(_, field)| leaves_of(field, leaves)),
+        ColumnNode::Leaf(leaf) => leaves.push(*leaf),
+        ColumnNode::List(of) | ColumnNode::Optional(of) => leaves_of(of, leaves),
+        ColumnNode::Struct(fields) => fields.iter().for_each(|(_, field)| leaves_of(field, leaves)),
     }
 }
 
 /// Nothing is absent but what is optional; lists may be empty.
-fn schema(node: &Node) -> Result<TypePtr, ParquetError> {
-    let Node::Struct(fields) = node else {
+fn schema(node: &ColumnNode) -> Result<TypePtr, ParquetError> {
+    let ColumnNode::Struct(fields) = node else {
         return Err(ParquetError::General("a row is no struct; this is a bug".into()));
     };
     let fields = fields
@@ -157,29 +157,29 @@ fn schema(node: &Node) -> Result<TypePtr, ParquetError> {
     Type::group_type_builder("row").with_fields(fields).build().map(Arc::new)
 }
 
-fn type_of(name: &str, node: &Node, repetition: Repetition) -> Result<TypePtr, ParquetError> {
+fn type_of(name: &str, node: &ColumnNode, repetition: Repetition) -> Result<TypePtr, ParquetError> {
     let built = match node {
-        Node::Leaf(leaf) => {
+        ColumnNode::Leaf(leaf) => {
             let unsigned = |bits| Some(LogicalType::integer(bits, false));
             let (physical, logical) = match leaf {
-                Leaf::Bool => (Physical::BOOLEAN, None),
-                Leaf::U8 => (Physical::INT32, unsigned(8)),
-                Leaf::U32 => (Physical::INT32, unsigned(32)),
-                Leaf::I32 => (Physical::INT32, None),
-                Leaf::I64 => (Physical::INT64, None),
-                Leaf::I16 => (Physical::INT32, Some(LogicalType::integer(16, true))),
-                Leaf::F32 => (Physical::FLOAT, None),
-                Leaf::F64 => (Physical::DOUBLE, None),
-                Leaf::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
-                Leaf::Bytes => (Physical::BYTE_ARRAY, None),
+                LeafType::Bool => (Physical::BOOLEAN, None),
+                LeafType::U8 => (Physical::INT32, unsigned(8)),
+                LeafType::U32 => (Physical::INT32, unsigned(32)),
+                LeafType::I32 => (Physical::INT32, None),
+                LeafType::I64 => (Physical::INT64, None),
+                LeafType::I16 => (Physical::INT32, Some(LogicalType::integer(16, true))),
+                LeafType::F32 => (Physical::FLOAT, None),
+                LeafType::F64 => (Physical::DOUBLE, None),
+                LeafType::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+                LeafType::Bytes => (Physical::BYTE_ARRAY, None),
             };
             Type::primitive_type_builder(name, physical)
                 .with_logical_type(logical)
                 .with_repetition(repetition)
                 .build()?
         }
-        Node::Optional(of) => return type_of(name, of, Repetition::OPTIONAL),
-        Node::List(of) => {
+        ColumnNode::Optional(of) => return type_of(name, of, Repetition::OPTIONAL),
+        ColumnNode::List(of) => {
             let elements = Type::group_type_builder("list")
                 .with_repetition(Repetition::REPEATED)
                 .with_fields(vec![type_of("element", of, Repetition::REQUIRED)?])
@@ -190,7 +190,7 @@ fn type_of(name: &str, node: &Node, repetition: Repetition) -> Result<TypePtr, P
                 .with_fields(vec![Arc::new(elements)])
                 .build()?
         }
-        Node::Struct(fields) => {
+        ColumnNode::Struct(fields) => {
             let fields = fields
                 .iter()
                 .map(|(name, node)| type_of(name, node, Repetition::REQUIRED))
@@ -253,7 +253,7 @@ mod tests {
     }
 
     fn parquet(schema: &Schema) -> ParquetRows {
-        ParquetRows { rows: Rows::new(schema).unwrap(), rows_per_file: 10 }
+        ParquetRows { rows: RecordColumns::new(schema).unwrap(), rows_per_file: 10 }
     }
 
     fn encoded(parquet: &ParquetRows, item: &ItemInfo<'_>, row: &[Value<'_>]) -> Vec<u8> {
@@ -362,6 +362,6 @@ mod tests {
 
     #[test]
     fn a_picture_is_no_column() {
-        assert!(Rows::new(&schema_of(&[("picture", ColumnType::Picture)])).is_err());
+        assert!(RecordColumns::new(&schema_of(&[("picture", ColumnType::Picture)])).is_err());
     }
 }

@@ -130,7 +130,7 @@ fn tensor_json<S: Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
-    struct Body<'a> {
+    struct TensorJson<'a> {
         dtype: DType,
         shape: &'a [usize],
         data: Nested<'a>,
@@ -139,7 +139,7 @@ fn tensor_json<S: Serializer>(
     if in_list || view.shape.is_empty() {
         return data.serialize(serializer);
     }
-    Body { dtype: view.dtype, shape: view.shape, data }.serialize(serializer)
+    TensorJson { dtype: view.dtype, shape: view.shape, data }.serialize(serializer)
 }
 
 struct Nested<'a> {

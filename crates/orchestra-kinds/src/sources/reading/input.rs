@@ -116,7 +116,7 @@ pub struct OpenObject {
 
 impl std::fmt::Debug for OpenObject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Object").field("url", &String::from_utf8_lossy(&self.url)).finish_non_exhaustive()
+        f.debug_struct("OpenObject").field("url", &String::from_utf8_lossy(&self.url)).finish_non_exhaustive()
     }
 }
 
@@ -451,7 +451,7 @@ pub fn head(reader: &mut dyn ReadSeek, most: u64, is_enough: impl Fn(&[u8]) -> b
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::Kind;
+    use crate::objects::TroubleKind;
 
     /// A store in memory, which counts what it is asked for.
     struct Fake {
@@ -471,7 +471,7 @@ mod tests {
 
         fn read_part(&mut self, _: &[u8], at: u64, len: u64, buffer: &mut Vec<u8>) -> Result<(), Trouble> {
             if self.is_away {
-                return Err(Trouble { reason: "away".into(), help: String::new(), kind: Kind::Store });
+                return Err(Trouble { reason: "away".into(), help: String::new(), kind: TroubleKind::Store });
             }
             self.asked.lock().unwrap().push((at, len));
             *buffer = self.bytes[at as usize..(at + len) as usize].to_vec();

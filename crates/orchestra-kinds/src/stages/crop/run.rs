@@ -8,7 +8,7 @@ use orchestra_core::shapes::{Emit, Fan, RowWork};
 use orchestra_core::{DType, Element, ImageSpec, LeftOut, Placement, TensorSpec};
 use orchestra_media::{MediaError, PixelRect, Preparer, Quadrilateral};
 
-use super::{Boxes, Corners, ListColumns, Outside};
+use super::{Corners, CropBoxes, ListColumns, Outside};
 use crate::elements::read_numbers;
 use crate::stages::shared::box_order::BoxPosition;
 
@@ -17,25 +17,25 @@ use crate::stages::shared::box_order::BoxPosition;
 pub struct Cutting {
     pub(super) spec: ImageSpec,
     pub(super) tensor: TensorSpec,
-    pub(super) boxes: Boxes,
+    pub(super) boxes: CropBoxes,
     /// Boxes are a list and no tensor.
     pub(super) list: Option<ListColumns>,
 }
 
 #[derive(Default)]
-pub struct Buffers {
+pub struct CropBuffers {
     values: Vec<f32>,
     preparer: RefCell<Preparer>,
 }
 
 impl RowWork for Cutting {
-    type Scratch = Buffers;
+    type Scratch = CropBuffers;
     const FAN: Fan = Fan::Parts;
     const IN_LOADER: bool = false;
 
     fn apply(
         &self,
-        Buffers { values, preparer }: &mut Buffers,
+        CropBuffers { values, preparer }: &mut CropBuffers,
         inputs: &[Value<'_>],
         emit: &mut dyn Emit,
     ) -> Result<(), Refusal> {
@@ -75,7 +75,7 @@ impl RowWork for Cutting {
                 if let Area::Turned(quad) = &mut area {
                     quad.is_upside_down = self.list.as_ref().is_some_and(|list| list.turns(&rows[n]));
                 }
-                let cut = Cut { work: self, preparer, pixels, area };
+                let cut = CroppedTensor { work: self, preparer, pixels, area };
                 let placed = area.placement(&self.spec, picture).bytes();
                 let passed = self.list.as_ref().map_or(&[][..], |list| &list.passed);
                 let passed: Vec<&OwnedValue> =
@@ -173,14 +173,14 @@ impl Cuts {
     }
 }
 
-struct Cut<'a> {
+struct CroppedTensor<'a> {
     work: &'a Cutting,
     preparer: &'a RefCell<Preparer>,
     pixels: Pixels<'a>,
     area: Area,
 }
 
-impl WriteTensor for Cut<'_> {
+impl WriteTensor for CroppedTensor<'_> {
     fn spec(&self) -> &TensorSpec {
         &self.work.tensor
     }
@@ -197,7 +197,7 @@ impl WriteTensor for Cut<'_> {
     }
 }
 
-impl Boxes {
+impl CropBoxes {
     /// The turned rectangles to cut, of the numbers of rows of a list.
     fn quadrilaterals(&self, values: &[f32], picture: [u32; 2]) -> Cuts {
         let mut cuts = Cuts::default();
@@ -290,14 +290,14 @@ const MOST_OUTSIDE: f64 = 1e9;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stages::shared::box_order::Order;
+    use crate::stages::shared::box_order::BoxOrder;
 
-    fn boxes() -> Boxes {
-        Boxes {
+    fn boxes() -> CropBoxes {
+        CropBoxes {
             corners: Corners::Xyxy,
             is_relative: false,
             threshold: None,
-            order: Order::Given,
+            order: BoxOrder::Given,
             margin: 0.0,
             outside: Outside::Pad,
         }
@@ -307,7 +307,7 @@ mod tests {
         PixelRect { left, top, width, height }
     }
 
-    impl Boxes {
+    impl CropBoxes {
         fn cut(&self, values: &[f32], numbers: usize) -> Vec<PixelRect> {
             let upright = |(_, area): (usize, Area)| match area {
                 Area::Upright(rect) => rect,
@@ -321,23 +321,24 @@ mod tests {
     fn boxes_are_whole_pixels_within_the_picture_whatever_the_numbers_mean() {
         let xyxy = boxes().cut(&[1.2, 2.0, 3.0, 4.5], 4);
         assert_eq!(xyxy, [rect(1, 2, 2, 3)]);
-        let xywh = Boxes { corners: Corners::Xywh, ..boxes() }.cut(&[1.0, 2.0, 2.0, 3.0], 4);
+        let xywh = CropBoxes { corners: Corners::Xywh, ..boxes() }.cut(&[1.0, 2.0, 2.0, 3.0], 4);
         assert_eq!(xywh, xyxy);
-        let centre = Boxes { corners: Corners::Cxcywh, ..boxes() };
+        let centre = CropBoxes { corners: Corners::Cxcywh, ..boxes() };
         assert_eq!(centre.cut(&[2.0, 3.5, 2.0, 3.0], 4), xyxy);
-        let relative = Boxes { is_relative: true, ..boxes() };
+        let relative = CropBoxes { is_relative: true, ..boxes() };
         assert_eq!(relative.cut(&[0.1, 0.25, 0.3, 0.625], 4), xyxy);
-        let clip = Boxes { outside: Outside::Clip, ..boxes() };
+        let clip = CropBoxes { outside: Outside::Clip, ..boxes() };
         assert_eq!(clip.cut(&[-5.0, -5.0, 99.0, 99.0], 4), [rect(0, 0, 10, 8)]);
         assert_eq!(boxes().cut(&[-5.0, -5.0, 99.0, 99.0], 4), [rect(-5, -5, 104, 104)]);
         assert_eq!(boxes().cut(&[7.4, -2.5, 12.0, 3.0], 4), [rect(7, -3, 5, 6)]);
-        let wide = Boxes { margin: 0.5, ..boxes() };
+        let wide = CropBoxes { margin: 0.5, ..boxes() };
         assert_eq!(wide.cut(&[2.0, 2.0, 4.0, 4.0], 4), [rect(1, 1, 4, 4)]);
     }
 
     #[test]
     fn boxes_that_nothing_is_cut_out_for_are_counted_by_their_reason() {
-        let cuts = |outside, values: &[f32]| Boxes { outside, ..boxes() }.rects(values, 4, [10, 8]).unwrap();
+        let cuts =
+            |outside, values: &[f32]| CropBoxes { outside, ..boxes() }.rects(values, 4, [10, 8]).unwrap();
         let outside = [11.0, 0.0, 12.0, 4.0, -4.0, 1.0, -1.0, 4.0, 1.0, 8.0, 2.0, 9.0, 1.0, -3.0, 2.0, 0.0];
         let without_area = [3.0, 3.0, 3.0, 5.0, 3.0, 3.0, 5.0, 3.0, 5.0, 5.0, 2.0, 7.0, 1.0, 7.0, 2.0, 2.0];
         for how in [Outside::Pad, Outside::Clip] {
@@ -359,7 +360,7 @@ mod tests {
     /// By a share of each side, along the sides of the rectangle however it is turned, from its middle.
     #[test]
     fn a_margin_makes_turned_rectangles_larger_on_all_sides() {
-        let wide = Boxes { margin: 0.25, ..boxes() };
+        let wide = CropBoxes { margin: 0.25, ..boxes() };
         // Upright, and turned by 45 degrees: 8.4 x 4.4 each.
         let root = 2f32.sqrt();
         for (at, along, across) in [
@@ -384,7 +385,7 @@ mod tests {
 
     #[test]
     fn low_scores_are_left_out_and_what_is_no_number_fails_by_its_number() {
-        let boxes = Boxes { threshold: Some(0.5), order: Order::Score, ..boxes() };
+        let boxes = CropBoxes { threshold: Some(0.5), order: BoxOrder::Score, ..boxes() };
         let values = [
             0.0,
             0.0,

@@ -10,12 +10,12 @@ use orchestra_plan::{
 };
 
 use super::dbnet::Dbnet;
-use super::decode::{Boxes, Decoding};
-use super::layout::{Form, Layout, Output, Told};
+use super::decode::{BoxDecoding, Decoding};
+use super::layout::{DetectorLayout, Form, OutputColumn, OutputHints};
 use super::lists::Logits;
-use super::recognise::{self, Contradiction, Recognised};
+use super::recognise::{self, Contradiction, RecognisedLayout};
 use super::run::Detecting;
-use super::{Detect, Units};
+use super::{Detect, DetectUnits};
 
 impl Connect for Detect {
     fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
@@ -33,7 +33,8 @@ impl Connect for Detect {
         // What the file of the model says of itself is sure; labels that a user names may lack the background.
         let told = recognise::told(&input.metadata);
         let (layout, why) = self.layout(name, input, &outputs, stage.diags)?;
-        let Some(outputs) = layout.of(&outputs, told).or_else(|| layout.of(&outputs, Told::default())) else {
+        let Some(outputs) = layout.of(&outputs, told).or_else(|| layout.of(&outputs, OutputHints::default()))
+        else {
             let span = self.layout.as_ref().map_or(input.span, |said| said.span);
             let help =
                 format!("the layout is {}; from = \"stage.output\" names one of several", layout.outputs());
@@ -57,7 +58,7 @@ impl Connect for Detect {
             |column: &usize| input.gives.0[*column].ty.tensor().and_then(|tensor| tensor.row_len());
         let cost = outputs.columns.iter().map(elements).try_fold(0_usize, |sum, n| sum.checked_add(n?));
         let named = match labels.len() {
-            _ if layout == Layout::Dbnet => "texts".to_owned(),
+            _ if layout == DetectorLayout::Dbnet => "texts".to_owned(),
             0 => "class numbers".to_owned(),
             1 => "1 label".to_owned(),
             n => format!("{n} labels"),
@@ -82,10 +83,11 @@ impl Connect for Detect {
 }
 
 /// The tensors of an input, all of them or the one that is named.
-fn tensors<'a>(input: &'a Input, stage: &mut StageContext<'_>) -> Result<Vec<Output<'a>>, Reported> {
+fn tensors<'a>(input: &'a Input, stage: &mut StageContext<'_>) -> Result<Vec<OutputColumn<'a>>, Reported> {
     let is_read = |column: &Column| input.column.as_ref().is_none_or(|name| *name == column.name);
     let read = input.gives.0.iter().enumerate().filter(|(_, column)| is_read(column));
-    let tensors: Vec<Output<'_>> = read.filter_map(|(at, column)| Some((at, column.ty.tensor()?))).collect();
+    let tensors: Vec<OutputColumn<'_>> =
+        read.filter_map(|(at, column)| Some((at, column.ty.tensor()?))).collect();
     if tensors.is_empty() {
         stage.column(0, "what an object detector gives, of an infer stage", |c| c.ty.tensor().is_some())?;
         return Err(Reported);
@@ -93,14 +95,14 @@ fn tensors<'a>(input: &'a Input, stage: &mut StageContext<'_>) -> Result<Vec<Out
     Ok(tensors)
 }
 
-fn names(layouts: &[Layout]) -> String {
+fn names(layouts: &[DetectorLayout]) -> String {
     list(layouts.iter().map(|layout| layout.name()))
 }
 
 /// Reports what speaks against a layout that the file names: an error where that is sure.
 fn report(
     stage: &str,
-    said: &At<Layout>,
+    said: &At<DetectorLayout>,
     input: &Input,
     against: &Contradiction,
     diags: &mut Diagnostics,
@@ -142,9 +144,9 @@ impl Detect {
         &self,
         stage: &str,
         input: &Input,
-        outputs: &[Output<'_>],
+        outputs: &[OutputColumn<'_>],
         diags: &mut Diagnostics,
-    ) -> Result<(Layout, String), Reported> {
+    ) -> Result<(DetectorLayout, String), Reported> {
         if let Some(said) = &self.layout {
             if let Some(against) = recognise::contradiction(said.value, outputs, &input.metadata) {
                 report(stage, said, input, &against, diags)?;
@@ -152,13 +154,13 @@ impl Detect {
             return Ok((said.value, "said".to_owned()));
         }
         let fitting = match recognise::recognise(outputs, &input.metadata) {
-            Recognised::Is(layout, why) => return Ok((layout, why)),
-            Recognised::Not(why) => {
+            RecognisedLayout::Is(layout, why) => return Ok((layout, why)),
+            RecognisedLayout::Not(why) => {
                 let message = format!("stage `{stage}` reads from a model that finds no boxes: {why}");
                 let help = "if that is wrong, say what it gives: layout = \"..\"";
                 return diags.error(input.span, message).help(help).fail();
             }
-            Recognised::Open(fitting) => fitting,
+            RecognisedLayout::Open(fitting) => fitting,
         };
         let help = match fitting.is_empty() {
             true => "no layout that is known has such outputs".to_owned(),
@@ -174,19 +176,19 @@ impl Detect {
     /// Reports keys that belong to other layouts.
     fn keys_of_others(
         &self,
-        layout: Layout,
+        layout: DetectorLayout,
         form: Form,
         stage: &mut StageContext<'_>,
     ) -> Result<(), Reported> {
-        let is_dbnet = layout == Layout::Dbnet;
+        let is_dbnet = layout == DetectorLayout::Dbnet;
         let suppresses = layout.suppresses();
         let mut found = Ok(());
         for At { value: key, span } in stage.written {
             let has_effect = match &**key {
                 "iou" => suppresses,
                 "labels" => !is_dbnet,
-                "boxes" => layout == Layout::Ssd || form == Form::Labelled,
-                "background" => layout == Layout::Ssd,
+                "boxes" => layout == DetectorLayout::Ssd || form == Form::Labelled,
+                "background" => layout == DetectorLayout::Ssd,
                 "scores" => matches!(form, Form::Queries | Form::OpenQueries),
                 "box_threshold" | "unclip" | "min_size" | "dilate" => is_dbnet,
                 _ => true,
@@ -203,12 +205,12 @@ impl Detect {
     fn decode(
         &self,
         name: &str,
-        layout: Layout,
+        layout: DetectorLayout,
         form: Form,
         classes: Option<usize>,
         stage: &mut StageContext<'_>,
     ) -> Result<Decoding, Reported> {
-        if layout == Layout::Dbnet {
+        if layout == DetectorLayout::Dbnet {
             return Ok(Decoding::Texts(Dbnet {
                 threshold: self.threshold.unwrap_or(0.3) as f32,
                 box_threshold: self.box_threshold as f32,
@@ -231,14 +233,14 @@ impl Detect {
             }
             (None, _) => Logits::Sigmoid,
         };
-        Ok(Decoding::Boxes(Boxes {
+        Ok(Decoding::Boxes(BoxDecoding {
             layout,
             classes,
             logits,
             threshold: self.threshold.unwrap_or(0.25) as f32,
             iou: self.iou,
             max: self.max.unwrap_or(300) as usize,
-            is_relative: self.boxes.map_or(form != Form::Labelled, |boxes| boxes == Units::Relative),
+            is_relative: self.boxes.map_or(form != Form::Labelled, |boxes| boxes == DetectUnits::Relative),
             background: self.background,
         }))
     }

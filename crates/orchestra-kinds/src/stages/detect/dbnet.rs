@@ -4,7 +4,7 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::Refusal;
 use serde::Serialize;
 
-use super::layout::Tensor;
+use super::layout::OutputTensor;
 use super::rectangle::{Quad, min_area_rectangle, score_within, unclip};
 
 /// The settings of the layout.
@@ -43,7 +43,11 @@ pub struct Regions {
 
 impl Dbnet {
     /// The texts of a map and its sides (width, height), in the order of their first pixels from top to bottom.
-    pub fn texts(&self, tensor: &Tensor, regions: &mut Regions) -> Result<(Vec<Text>, [usize; 2]), Refusal> {
+    pub fn texts(
+        &self,
+        tensor: &OutputTensor,
+        regions: &mut Regions,
+    ) -> Result<(Vec<Text>, [usize; 2]), Refusal> {
         let (height, width) = match tensor.shape[..] {
             [1, height, width] | [height, width] => (height, width),
             _ => return Err(tensor.refusal("[1, height, width]")),
@@ -138,12 +142,12 @@ mod tests {
     const SETTINGS: Dbnet =
         Dbnet { threshold: 0.3, box_threshold: 0.5, unclip: 1.6, max: 1000, min_size: 3.0, dilate: false };
 
-    fn map(width: usize, height: usize, value: impl Fn(f64, f64) -> f32) -> Tensor {
+    fn map(width: usize, height: usize, value: impl Fn(f64, f64) -> f32) -> OutputTensor {
         let values = (0..height * width).map(|at| value((at % width) as f64, (at / width) as f64)).collect();
-        Tensor { name: "map".to_owned(), shape: vec![1, height, width], values }
+        OutputTensor { name: "map".to_owned(), shape: vec![1, height, width], values }
     }
 
-    fn texts(settings: &Dbnet, tensor: &Tensor) -> Vec<Text> {
+    fn texts(settings: &Dbnet, tensor: &OutputTensor) -> Vec<Text> {
         settings.texts(tensor, &mut Regions::default()).unwrap().0
     }
 

@@ -9,7 +9,7 @@ const MOST_CANDIDATES: usize = 30_000;
 
 /// A box with its class, in pixels of the row.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Found {
+pub struct Detection {
     pub class: u32,
     pub score: f32,
     /// Left, top, right, bottom.
@@ -18,7 +18,7 @@ pub struct Found {
     pub rectangle: Option<Rectangle>,
 }
 
-impl Found {
+impl Detection {
     pub fn upright(class: u32, score: f32, corners: [f64; 4]) -> Self {
         Self { class, score, corners, rectangle: None }
     }
@@ -30,7 +30,7 @@ impl Found {
         Self { class, score, corners, rectangle: Some(rectangle) }
     }
 
-    fn overlap(&self, other: &Found) -> f64 {
+    fn overlap(&self, other: &Detection) -> f64 {
         match (&self.rectangle, &other.rectangle) {
             (Some(a), Some(b)) => probabilistic_overlap(a, b),
             _ => overlap(&self.corners, &other.corners),
@@ -39,17 +39,17 @@ impl Found {
 }
 
 /// Sorts by score, best first; equal ones stay in the order of the model. No more than `max` remain.
-pub fn best(found: &mut Vec<Found>, max: usize) {
+pub fn best(found: &mut Vec<Detection>, max: usize) {
     found.sort_by(|a, b| compare_numbers(b.score.into(), a.score.into()));
     found.truncate(max);
 }
 
 /// Of boxes of one class that overlap by more than `iou` only the best remains. Best first, no more than `max`.
-pub fn suppress(found: &mut Vec<Found>, iou: f64, max: usize) {
+pub fn suppress(found: &mut Vec<Detection>, iou: f64, max: usize) {
     best(found, MOST_CANDIDATES);
-    let mut kept: Vec<Found> = Vec::new();
+    let mut kept: Vec<Detection> = Vec::new();
     for candidate in found.iter() {
-        let hides = |k: &Found| k.class == candidate.class && k.overlap(candidate) > iou;
+        let hides = |k: &Detection| k.class == candidate.class && k.overlap(candidate) > iou;
         if kept.len() < max && !kept.iter().any(hides) {
             kept.push(*candidate);
         }
@@ -111,8 +111,8 @@ pub fn largest(values: impl Iterator<Item = f32>) -> Option<(usize, f32)> {
 mod tests {
     use super::*;
 
-    fn found(class: u32, score: f32, corners: [f64; 4]) -> Found {
-        Found::upright(class, score, corners)
+    fn found(class: u32, score: f32, corners: [f64; 4]) -> Detection {
+        Detection::upright(class, score, corners)
     }
 
     #[test]
@@ -136,12 +136,12 @@ mod tests {
     fn turned_boxes_hide_each_other_by_what_they_cover_and_not_by_the_upright_boxes_around_them() {
         let turned = |score, angle: f64| {
             let axis = [angle.cos(), angle.sin()];
-            Found::turned(0, score, Rectangle { centre: [50.0, 50.0], sides: [40.0, 4.0], axis })
+            Detection::turned(0, score, Rectangle { centre: [50.0, 50.0], sides: [40.0, 4.0], axis })
         };
         let (one, across) = (turned(0.9, 0.785), turned(0.8, -0.785));
         assert!(overlap(&one.corners, &across.corners) > 0.99 && one.overlap(&across) < 0.2);
         let near = turned(0.7, 0.8);
-        let flat = Found::turned(0, 0.6, Rectangle { sides: [40.0, 0.0], ..one.rectangle.unwrap() });
+        let flat = Detection::turned(0, 0.6, Rectangle { sides: [40.0, 0.0], ..one.rectangle.unwrap() });
         let mut all = vec![flat, near, across, one];
         suppress(&mut all, 0.5, 9);
         assert_eq!(all, [one, across, flat]);

@@ -10,7 +10,7 @@ choices! {
     /// A family of detectors.
     #[derive(Serialize, Encode, Decode)]
     #[serde(rename_all = "snake_case")]
-    pub enum Layout {
+    pub enum DetectorLayout {
         /// also v7
         Yolov5 = "yolov5",
         /// v8 to v12
@@ -33,49 +33,51 @@ choices! {
     }
 }
 
-impl Layout {
+impl DetectorLayout {
     /// Whether its boxes overlap, so that all but the best of a place are left out.
     pub fn suppresses(self) -> bool {
         matches!(
             self,
-            Layout::Yolov5
-                | Layout::Yolov8
-                | Layout::Yolov8Obb
-                | Layout::Yolox
-                | Layout::Ssd
-                | Layout::Ultraface
+            DetectorLayout::Yolov5
+                | DetectorLayout::Yolov8
+                | DetectorLayout::Yolov8Obb
+                | DetectorLayout::Yolox
+                | DetectorLayout::Ssd
+                | DetectorLayout::Ultraface
         )
     }
 
     /// Whether its boxes may be turned, so that each has a polygon, too.
     pub fn turns(self) -> bool {
-        matches!(self, Layout::Yolov8Obb | Layout::YoloEnd2endObb | Layout::Dbnet)
+        matches!(self, DetectorLayout::Yolov8Obb | DetectorLayout::YoloEnd2endObb | DetectorLayout::Dbnet)
     }
 
     /// What its outputs are, for messages.
     pub fn outputs(self) -> &'static str {
         match self {
-            Layout::Yolov5 => "[boxes, 5 + classes]",
-            Layout::Yolov8 => "[4 + classes, boxes]",
-            Layout::Yolov8Obb => "[4 + classes + angle, boxes]",
-            Layout::YoloEnd2end => "[boxes, 6]: corners, score, class",
-            Layout::YoloEnd2endObb => "[boxes, 7]: centre, sides, score, class, angle",
-            Layout::Yolox => "[cells of three grids, 5 + classes]",
-            Layout::Ssd | Layout::Ultraface => "`boxes` [boxes, 4] and `scores` [boxes, classes]",
-            Layout::Detr => {
+            DetectorLayout::Yolov5 => "[boxes, 5 + classes]",
+            DetectorLayout::Yolov8 => "[4 + classes, boxes]",
+            DetectorLayout::Yolov8Obb => "[4 + classes + angle, boxes]",
+            DetectorLayout::YoloEnd2end => "[boxes, 6]: corners, score, class",
+            DetectorLayout::YoloEnd2endObb => "[boxes, 7]: centre, sides, score, class, angle",
+            DetectorLayout::Yolox => "[cells of three grids, 5 + classes]",
+            DetectorLayout::Ssd | DetectorLayout::Ultraface => {
+                "`boxes` [boxes, 4] and `scores` [boxes, classes]"
+            }
+            DetectorLayout::Detr => {
                 "`labels`, `boxes` [boxes, 4] and `scores`; or `dets` [boxes, 4] and `labels` [boxes, classes]; or `pred_boxes` and `logits`"
             }
-            Layout::Tf => {
+            DetectorLayout::Tf => {
                 "`detection_boxes`, `detection_scores`, `detection_classes`, and `num_detections` or not"
             }
-            Layout::Dbnet => "[1, height, width]: how likely each pixel belongs to a text",
+            DetectorLayout::Dbnet => "[1, height, width]: how likely each pixel belongs to a text",
         }
     }
 }
 
 /// The outputs of a model in the order in which its layout reads them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outputs {
+pub struct LayoutOutputs {
     /// Places among the columns of the stage.
     pub columns: Vec<usize>,
     pub form: Form,
@@ -95,7 +97,7 @@ pub enum Form {
 
 /// What the file of a model says of its outputs.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Told {
+pub struct OutputHints {
     /// How many classes there are.
     pub classes: Option<usize>,
     /// Masks or key points stand behind each box.
@@ -103,7 +105,7 @@ pub struct Told {
 }
 
 /// An output: its place among the columns of the stage, and what it is.
-pub type Output<'a> = (usize, &'a TensorSpec);
+pub type OutputColumn<'a> = (usize, &'a TensorSpec);
 
 pub fn fixed(tensor: &TensorSpec, at: usize) -> Option<usize> {
     tensor.row.get(at).copied().and_then(Dim::fixed)
@@ -118,18 +120,22 @@ fn can_end_in(tensor: &TensorSpec, n: usize) -> bool {
     tensor.row.len() == 2 && is_float(tensor) && fixed(tensor, 1).is_none_or(|last| last == n)
 }
 
-pub fn named<'a>(outputs: &[Output<'a>], name: &str) -> Option<Output<'a>> {
+pub fn named<'a>(outputs: &[OutputColumn<'a>], name: &str) -> Option<OutputColumn<'a>> {
     // TensorFlow numbers the outputs of an operator.
     outputs.iter().find(|(_, tensor)| tensor.name.strip_suffix(":0").unwrap_or(&tensor.name) == name).copied()
 }
 
-impl Layout {
+impl DetectorLayout {
     /// Which output is what, if a model with these can have this layout.
-    pub fn of(self, outputs: &[Output<'_>], Told { classes, has_more }: Told) -> Option<Outputs> {
+    pub fn of(
+        self,
+        outputs: &[OutputColumn<'_>],
+        OutputHints { classes, has_more }: OutputHints,
+    ) -> Option<LayoutOutputs> {
         let only = |fits: &dyn Fn(&TensorSpec) -> bool| {
             let mut fitting = outputs.iter().filter(|(_, tensor)| is_float(tensor) && fits(tensor));
             let (column, _) = fitting.next().filter(|_| fitting.next().is_none())?;
-            Some(Outputs { columns: vec![*column], form: Form::Only })
+            Some(LayoutOutputs { columns: vec![*column], form: Form::Only })
         };
         // At least one class.
         let wide = |tensor: &TensorSpec, at: usize, more: usize| {
@@ -137,24 +143,24 @@ impl Layout {
             tensor.row.len() == 2 && fixed(tensor, at).is_none_or(fits)
         };
         match self {
-            Layout::Yolov5 | Layout::Yolox => only(&|tensor| wide(tensor, 1, 5)),
-            Layout::Yolov8 => only(&|tensor| {
+            DetectorLayout::Yolov5 | DetectorLayout::Yolox => only(&|tensor| wide(tensor, 1, 5)),
+            DetectorLayout::Yolov8 => only(&|tensor| {
                 let fits = |n: usize| match classes {
                     Some(classes) if !has_more => n == 4 + classes,
                     _ => n >= 4 + classes.unwrap_or(1),
                 };
                 tensor.row.len() == 2 && fixed(tensor, 0).is_none_or(fits)
             }),
-            Layout::Yolov8Obb => only(&|tensor| {
+            DetectorLayout::Yolov8Obb => only(&|tensor| {
                 let fits = |n: usize| classes.map_or(n >= 6, |classes| n == 5 + classes);
                 tensor.row.len() == 2 && fixed(tensor, 0).is_none_or(fits)
             }),
-            Layout::YoloEnd2end if has_more => {
+            DetectorLayout::YoloEnd2end if has_more => {
                 only(&|tensor| tensor.row.len() == 2 && fixed(tensor, 1).is_none_or(|n| n > 6))
             }
-            Layout::YoloEnd2end => only(&|tensor| can_end_in(tensor, 6)),
-            Layout::YoloEnd2endObb => only(&|tensor| can_end_in(tensor, 7)),
-            Layout::Ssd | Layout::Ultraface => {
+            DetectorLayout::YoloEnd2end => only(&|tensor| can_end_in(tensor, 6)),
+            DetectorLayout::YoloEnd2endObb => only(&|tensor| can_end_in(tensor, 7)),
+            DetectorLayout::Ssd | DetectorLayout::Ultraface => {
                 let (boxes, scores) = match (named(outputs, "boxes"), named(outputs, "scores")) {
                     (Some(boxes), Some(scores)) => (boxes, scores),
                     _ => match outputs {
@@ -165,16 +171,16 @@ impl Layout {
                 };
                 let fits =
                     can_end_in(boxes.1, 4) && is_float(scores.1) && (1..=2).contains(&scores.1.row.len());
-                fits.then(|| Outputs { columns: vec![boxes.0, scores.0], form: Form::Only })
+                fits.then(|| LayoutOutputs { columns: vec![boxes.0, scores.0], form: Form::Only })
             }
-            Layout::Detr => {
+            DetectorLayout::Detr => {
                 let of = |name: &str| named(outputs, name);
-                let is_list = |output: &Output<'_>| output.1.row.len() == 1;
-                let is_logits = |output: &Output<'_>| output.1.row.len() == 2 && is_float(output.1);
+                let is_list = |output: &OutputColumn<'_>| output.1.row.len() == 1;
+                let is_logits = |output: &OutputColumn<'_>| output.1.row.len() == 2 && is_float(output.1);
                 if let (Some(boxes), Some(scores), Some(labels)) = (of("boxes"), of("scores"), of("labels")) {
                     let fits = can_end_in(boxes.1, 4) && is_list(&scores) && is_list(&labels);
                     let columns = vec![boxes.0, scores.0, labels.0];
-                    return fits.then_some(Outputs { columns, form: Form::Labelled });
+                    return fits.then_some(LayoutOutputs { columns, form: Form::Labelled });
                 }
                 let (boxes, logits, form) = match (of("dets"), of("labels"), of("pred_boxes"), of("logits")) {
                     (Some(boxes), Some(logits), _, _) => (boxes, logits, Form::Queries),
@@ -182,21 +188,21 @@ impl Layout {
                     _ => return None,
                 };
                 let fits = can_end_in(boxes.1, 4) && is_logits(&logits);
-                fits.then(|| Outputs { columns: vec![boxes.0, logits.0], form })
+                fits.then(|| LayoutOutputs { columns: vec![boxes.0, logits.0], form })
             }
-            Layout::Tf => {
+            DetectorLayout::Tf => {
                 let names = ["detection_boxes", "detection_scores", "detection_classes"];
                 let found = names.map(|name| named(outputs, name));
                 let [Some(boxes), Some(scores), Some(classes)] = found else { return None };
-                let is_list = |output: Output<'_>| output.1.row.len() == 1;
+                let is_list = |output: OutputColumn<'_>| output.1.row.len() == 1;
                 let count = named(outputs, "num_detections");
                 let columns = [Some(boxes), Some(scores), Some(classes), count];
-                (can_end_in(boxes.1, 4) && is_list(scores) && is_list(classes)).then(|| Outputs {
+                (can_end_in(boxes.1, 4) && is_list(scores) && is_list(classes)).then(|| LayoutOutputs {
                     columns: columns.into_iter().flatten().map(|(column, _)| column).collect(),
                     form: Form::Only,
                 })
             }
-            Layout::Dbnet => only(&|tensor| match tensor.row.len() {
+            DetectorLayout::Dbnet => only(&|tensor| match tensor.row.len() {
                 3 => fixed(tensor, 0).is_none_or(|n| n == 1),
                 2 => true,
                 _ => false,
@@ -207,13 +213,13 @@ impl Layout {
 
 /// An output of one row, as numbers.
 #[derive(Debug, Default)]
-pub struct Tensor {
+pub struct OutputTensor {
     pub name: String,
     pub shape: Vec<usize>,
     pub values: Vec<f32>,
 }
 
-impl Tensor {
+impl OutputTensor {
     /// The rows of a matrix of at least so many columns.
     pub fn rows(&self, least: usize) -> Result<std::slice::ChunksExact<'_, f32>, Refusal> {
         match self.shape[..] {

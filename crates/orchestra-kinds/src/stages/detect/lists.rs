@@ -5,8 +5,8 @@ use orchestra_core::data::Refusal;
 use orchestra_plan::choices;
 use serde::Serialize;
 
-use super::found::{Found, around, largest};
-use super::layout::Tensor;
+use super::found::{Detection, around, largest};
+use super::layout::OutputTensor;
 use super::yolo::class_of;
 
 choices! {
@@ -24,12 +24,12 @@ choices! {
 /// Boxes `[boxes, 4]` (corners) and scores `[boxes, classes]`, `[classes, boxes]` or `[boxes]`; with `background` the first class is nothing. A box counts
 /// for each class whose score suffices, as torchvision and TensorFlow have it.
 pub fn scored(
-    boxes: &Tensor,
-    scores: &Tensor,
+    boxes: &OutputTensor,
+    scores: &OutputTensor,
     background: bool,
     scale: [f64; 2],
     threshold: f32,
-    found: &mut Vec<Found>,
+    found: &mut Vec<Detection>,
 ) -> Result<(), Refusal> {
     let corners = boxes.rows(4)?;
     let n = corners.len();
@@ -44,7 +44,7 @@ pub fn scored(
         for class in first..classes {
             let score = scores.values[at * step + class * next];
             if score >= threshold {
-                found.push(Found::upright(class as u32, score, scaled(corners, scale)));
+                found.push(Detection::upright(class as u32, score, scaled(corners, scale)));
             }
         }
     }
@@ -53,12 +53,12 @@ pub fn scored(
 
 /// Boxes `[boxes, 4]` (corners), with scores and classes `[boxes]`.
 pub fn labelled(
-    boxes: &Tensor,
-    scores: &Tensor,
-    labels: &Tensor,
+    boxes: &OutputTensor,
+    scores: &OutputTensor,
+    labels: &OutputTensor,
     scale: [f64; 2],
     threshold: f32,
-    found: &mut Vec<Found>,
+    found: &mut Vec<Detection>,
 ) -> Result<(), Refusal> {
     let corners = boxes.rows(4)?;
     if scores.values.len() != corners.len() || labels.values.len() != corners.len() {
@@ -66,7 +66,7 @@ pub fn labelled(
     }
     for ((corners, score), label) in corners.zip(&scores.values).zip(&labels.values) {
         if *score >= threshold {
-            found.push(Found::upright(class_of(labels, *label)?, *score, scaled(corners, scale)));
+            found.push(Detection::upright(class_of(labels, *label)?, *score, scaled(corners, scale)));
         }
     }
     Ok(())
@@ -74,12 +74,12 @@ pub fn labelled(
 
 /// Boxes `[boxes, 4]` (centre and sides) and logits `[boxes, classes]`: every pair of a box and a class counts.
 pub fn queries(
-    boxes: &Tensor,
-    logits: &Tensor,
+    boxes: &OutputTensor,
+    logits: &OutputTensor,
     kind: Logits,
     scale: [f64; 2],
     threshold: f32,
-    found: &mut Vec<Found>,
+    found: &mut Vec<Detection>,
 ) -> Result<(), Refusal> {
     let centres = boxes.rows(4)?;
     let [n, classes] = logits.sides()?;
@@ -91,7 +91,7 @@ pub fn queries(
         let corners = around([0, 1, 2, 3].map(|at| f64::from(centre[at]) * scale[at % 2]));
         let mut push = |class: usize, score: f64| {
             if score >= f64::from(threshold) {
-                found.push(Found::upright(class as u32, score as f32, corners));
+                found.push(Detection::upright(class as u32, score as f32, corners));
             }
         };
         match kind {
@@ -119,10 +119,10 @@ pub fn queries(
 
 /// Boxes `[boxes, 4]` (top, left, bottom, right, from 0 to 1), scores, classes, and how many of them count.
 pub fn tensorflow(
-    tensors: &[Tensor],
+    tensors: &[OutputTensor],
     scale: [f64; 2],
     threshold: f32,
-    found: &mut Vec<Found>,
+    found: &mut Vec<Detection>,
 ) -> Result<(), Refusal> {
     let [boxes, scores, classes, rest @ ..] = tensors else {
         return Err(Refusal::result("internal error: an output is missing; this is a bug"));
@@ -135,7 +135,7 @@ pub fn tensorflow(
     for ((corners, score), class) in corners.zip(&scores.values).zip(&classes.values).take(counted) {
         if *score >= threshold {
             let turned = [corners[1], corners[0], corners[3], corners[2]];
-            found.push(Found::upright(class_of(classes, *class)?, *score, scaled(&turned, scale)));
+            found.push(Detection::upright(class_of(classes, *class)?, *score, scaled(&turned, scale)));
         }
     }
     Ok(())

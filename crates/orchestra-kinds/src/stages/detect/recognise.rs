@@ -4,27 +4,27 @@ use std::collections::BTreeMap;
 
 use orchestra_plan::Choice as _;
 
-use super::layout::{Layout, Output, Told, fixed};
+use super::layout::{DetectorLayout, OutputColumn, OutputHints, fixed};
 
 /// What is known of the layout of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Recognised {
+pub enum RecognisedLayout {
     /// It has this one, for this reason.
-    Is(Layout, String),
+    Is(DetectorLayout, String),
     /// It can have any of these, or none.
-    Open(Vec<Layout>),
+    Open(Vec<DetectorLayout>),
     /// It is no detector of boxes, for this reason.
     Not(String),
 }
 
 /// What the metadata of a model says of its outputs.
-pub fn told(metadata: &BTreeMap<String, String>) -> Told {
+pub fn told(metadata: &BTreeMap<String, String>) -> OutputHints {
     let has_more = matches!(metadata.get("task").map(String::as_str), Some("segment" | "pose"));
-    Told { classes: names(metadata).map(|names| names.len()), has_more }
+    OutputHints { classes: names(metadata).map(|names| names.len()), has_more }
 }
 
 /// What Ultralytics' exporters of all generations write; `None`: none of them has made the file.
-fn exported(metadata: &BTreeMap<String, String>) -> Option<(Option<&str>, &'static [Layout])> {
+fn exported(metadata: &BTreeMap<String, String>) -> Option<(Option<&str>, &'static [DetectorLayout])> {
     if !metadata.contains_key("names") || !metadata.contains_key("stride") {
         return None;
     }
@@ -40,14 +40,14 @@ fn exported(metadata: &BTreeMap<String, String>) -> Option<(Option<&str>, &'stat
     Some((
         task,
         match (task, is_end_to_end) {
-            (Some("obb"), true) => &[Layout::YoloEnd2endObb],
+            (Some("obb"), true) => &[DetectorLayout::YoloEnd2endObb],
             // Earlier exporters do not say whether boxes are suppressed.
-            (Some("obb"), false) => &[Layout::Yolov8Obb, Layout::YoloEnd2endObb],
-            (Some("detect"), false) => &[Layout::Yolov8, Layout::YoloEnd2end],
-            (Some("segment" | "pose"), false) => &[Layout::Yolov8],
+            (Some("obb"), false) => &[DetectorLayout::Yolov8Obb, DetectorLayout::YoloEnd2endObb],
+            (Some("detect"), false) => &[DetectorLayout::Yolov8, DetectorLayout::YoloEnd2end],
+            (Some("segment" | "pose"), false) => &[DetectorLayout::Yolov8],
             // YOLOv5 says no task.
-            (None, false) => &[Layout::Yolov5, Layout::Yolov8],
-            (Some("detect" | "segment" | "pose") | None, true) => &[Layout::YoloEnd2end],
+            (None, false) => &[DetectorLayout::Yolov5, DetectorLayout::Yolov8],
+            (Some("detect" | "segment" | "pose") | None, true) => &[DetectorLayout::YoloEnd2end],
             (Some(_), _) => &[],
         },
     ))
@@ -55,43 +55,43 @@ fn exported(metadata: &BTreeMap<String, String>) -> Option<(Option<&str>, &'stat
 
 /// Tells the layout of a model by the names of its outputs and by what those who exported it wrote into its file. Shapes alone decide nothing:
 /// they are the same for outputs that mean different things.
-pub fn recognise(outputs: &[Output<'_>], metadata: &BTreeMap<String, String>) -> Recognised {
+pub fn recognise(outputs: &[OutputColumn<'_>], metadata: &BTreeMap<String, String>) -> RecognisedLayout {
     let told = told(metadata);
-    let fits = |layout: &Layout| layout.of(outputs, told).is_some();
-    let by_name = |layout: Layout| {
+    let fits = |layout: &DetectorLayout| layout.of(outputs, told).is_some();
+    let by_name = |layout: DetectorLayout| {
         let names: Vec<_> = outputs.iter().map(|(_, tensor)| format!("`{}`", tensor.name)).collect();
-        Recognised::Is(layout, format!("its outputs are called {}", names.join(", ")))
+        RecognisedLayout::Is(layout, format!("its outputs are called {}", names.join(", ")))
     };
-    if fits(&Layout::Tf) {
-        return by_name(Layout::Tf);
+    if fits(&DetectorLayout::Tf) {
+        return by_name(DetectorLayout::Tf);
     }
-    if fits(&Layout::Detr) {
-        return by_name(Layout::Detr);
+    if fits(&DetectorLayout::Detr) {
+        return by_name(DetectorLayout::Detr);
     }
     let Some((task, layouts)) = exported(metadata) else {
-        return Recognised::Open(Layout::ALL.iter().copied().filter(fits).collect());
+        return RecognisedLayout::Open(DetectorLayout::ALL.iter().copied().filter(fits).collect());
     };
     let said = match task {
         Some(task) if layouts.is_empty() => {
-            return Recognised::Not(format!("its metadata says `task = {task}`"));
+            return RecognisedLayout::Not(format!("its metadata says `task = {task}`"));
         }
         Some(task) => format!("its metadata names classes and says `task = {task}`"),
         None => "its metadata names classes and a stride, and no task".to_owned(),
     };
-    let fitting: Vec<Layout> = layouts.iter().copied().filter(fits).collect();
+    let fitting: Vec<DetectorLayout> = layouts.iter().copied().filter(fits).collect();
     // A side of any length fits everything: the layout whose number of values per box is there as such is meant.
-    let is_there = |layout: &Layout| {
-        let side = usize::from(!matches!(layout, Layout::Yolov8 | Layout::Yolov8Obb));
+    let is_there = |layout: &DetectorLayout| {
+        let side = usize::from(!matches!(layout, DetectorLayout::Yolov8 | DetectorLayout::Yolov8Obb));
         let found = layout.of(outputs, told).into_iter().flat_map(|found| found.columns);
         let mut tensors = found.filter_map(|at| outputs.iter().find(|(column, _)| *column == at));
         tensors.any(|(_, tensor)| fixed(tensor, side).is_some())
     };
-    let there: Vec<Layout> = fitting.iter().copied().filter(is_there).collect();
+    let there: Vec<DetectorLayout> = fitting.iter().copied().filter(is_there).collect();
     match (&fitting[..], &there[..]) {
         ([one], _) | (_, [one]) => {
-            Recognised::Is(*one, format!("{said}, and its output is {}", one.outputs()))
+            RecognisedLayout::Is(*one, format!("{said}, and its output is {}", one.outputs()))
         }
-        _ => Recognised::Open(fitting),
+        _ => RecognisedLayout::Open(fitting),
     }
 }
 
@@ -100,29 +100,29 @@ pub fn recognise(outputs: &[Output<'_>], metadata: &BTreeMap<String, String>) ->
 pub struct Contradiction {
     pub why: String,
     /// What it is instead.
-    pub candidates: Vec<Layout>,
+    pub candidates: Vec<DetectorLayout>,
     /// The metadata says so, and the outputs are as it says. Otherwise the file may have been changed after its export.
     pub is_sure: bool,
 }
 
 /// What the metadata of a model and the names of its outputs say against a layout.
 pub fn contradiction(
-    layout: Layout,
-    outputs: &[Output<'_>],
+    layout: DetectorLayout,
+    outputs: &[OutputColumn<'_>],
     metadata: &BTreeMap<String, String>,
 ) -> Option<Contradiction> {
     let is_exported = exported(metadata).is_some();
     match recognise(outputs, metadata) {
-        Recognised::Is(is, why) if is != layout => {
+        RecognisedLayout::Is(is, why) if is != layout => {
             Some(Contradiction { why, candidates: vec![is], is_sure: is_exported })
         }
-        Recognised::Open(candidates) if is_exported && !candidates.contains(&layout) => {
+        RecognisedLayout::Open(candidates) if is_exported && !candidates.contains(&layout) => {
             let task = metadata.get("task").map_or("no task".to_owned(), |task| format!("`task = {task}`"));
             let is_sure = !candidates.is_empty();
             Some(Contradiction { why: format!("its metadata says {task}"), candidates, is_sure })
         }
-        Recognised::Not(why) => Some(Contradiction { why, candidates: Vec::new(), is_sure: false }),
-        Recognised::Is(..) | Recognised::Open(_) => None,
+        RecognisedLayout::Not(why) => Some(Contradiction { why, candidates: Vec::new(), is_sure: false }),
+        RecognisedLayout::Is(..) | RecognisedLayout::Open(_) => None,
     }
 }
 
@@ -186,7 +186,7 @@ mod tests {
     fn with<T>(
         outputs: &[(&str, &[usize])],
         metadata: Said<'_>,
-        then: impl FnOnce(&[Output<'_>], &BTreeMap<String, String>) -> T,
+        then: impl FnOnce(&[OutputColumn<'_>], &BTreeMap<String, String>) -> T,
     ) -> T {
         let dim = |n: &usize| if *n == 0 { Dim::Dynamic } else { Dim::Fixed(*n) };
         let tensor = |(name, row): &(&str, &[usize])| TensorSpec {
@@ -194,20 +194,20 @@ mod tests {
             ..fixed_tensor(name, DType::F32, &[])
         };
         let tensors: Vec<_> = outputs.iter().map(tensor).collect();
-        let outputs: Vec<Output<'_>> = tensors.iter().enumerate().collect();
+        let outputs: Vec<OutputColumn<'_>> = tensors.iter().enumerate().collect();
         let metadata: BTreeMap<_, _> =
             metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         then(&outputs, &metadata)
     }
 
-    fn recognised(outputs: &[(&str, &[usize])], metadata: Said<'_>) -> Recognised {
+    fn recognised(outputs: &[(&str, &[usize])], metadata: Said<'_>) -> RecognisedLayout {
         with(outputs, metadata, recognise)
     }
 
     /// Of a model with two classes and one output, beside what else its file says.
     fn is(row: &[usize], more: Said<'_>) -> Option<&'static str> {
         match recognised(&[("output0", row)], &[&TWO, more].concat()) {
-            Recognised::Is(layout, _) => Some(layout.name()),
+            RecognisedLayout::Is(layout, _) => Some(layout.name()),
             _ => None,
         }
     }
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(is(&[6, 7], &[]), None, "either");
         assert_eq!(is(&[0, 0], &[detect]), None, "either");
         let named = |outputs: &[(&str, &[usize])]| match recognised(outputs, &[]) {
-            Recognised::Is(layout, _) => Some(layout.name()),
+            RecognisedLayout::Is(layout, _) => Some(layout.name()),
             _ => None,
         };
         assert_eq!(named(&[("dets", &[300, 4]), ("labels", &[300, 91])]), Some("detr"));
@@ -240,13 +240,13 @@ mod tests {
         let open = recognised(&[("scores", &[4420, 2]), ("boxes", &[4420, 4])], &[]);
         assert_eq!(
             open,
-            Recognised::Open(vec![Layout::Ssd, Layout::Ultraface]),
+            RecognisedLayout::Open(vec![DetectorLayout::Ssd, DetectorLayout::Ultraface]),
             "two classes, or one and the background"
         );
-        let Recognised::Open(open) = recognised(&[("output0", &[84, 8400])], &[]) else { panic!() };
-        assert!(open.contains(&Layout::Yolov8) && open.contains(&Layout::Yolov5));
+        let RecognisedLayout::Open(open) = recognised(&[("output0", &[84, 8400])], &[]) else { panic!() };
+        assert!(open.contains(&DetectorLayout::Yolov8) && open.contains(&DetectorLayout::Yolov5));
         let classify = [("names", "{0: 'a'}"), ("stride", "1"), ("task", "classify")];
-        assert!(matches!(recognised(&[("output0", &[1000])], &classify), Recognised::Not(_)));
+        assert!(matches!(recognised(&[("output0", &[1000])], &classify), RecognisedLayout::Not(_)));
     }
 
     #[test]
@@ -266,8 +266,8 @@ mod tests {
         assert_eq!(is(&[300, 7], &[obb]), Some("yolo_end2end_obb"), "an export that does not say it");
         let segment = [TWO[0], TWO[1], ("task", "segment"), end];
         let of = |row: &[usize], said: Said<'_>| recognised(&[("o", row), ("protos", &[32, 160, 160])], said);
-        assert!(matches!(of(&[38, 8400], &segment[..3]), Recognised::Is(Layout::Yolov8, _)));
-        assert!(matches!(of(&[300, 38], &segment), Recognised::Is(Layout::YoloEnd2end, _)));
+        assert!(matches!(of(&[38, 8400], &segment[..3]), RecognisedLayout::Is(DetectorLayout::Yolov8, _)));
+        assert!(matches!(of(&[300, 38], &segment), RecognisedLayout::Is(DetectorLayout::YoloEnd2end, _)));
     }
 
     #[test]
@@ -278,24 +278,24 @@ mod tests {
         };
         let detect = [TWO[0], TWO[1], ("task", "detect")];
         let one = |row: &'static [usize]| [("output0", row)];
-        assert_eq!(against(Layout::Yolov8, &one(&[6, 8400]), &detect), None);
+        assert_eq!(against(DetectorLayout::Yolov8, &one(&[6, 8400]), &detect), None);
         let sure = |layout| Some((vec![layout], true));
-        assert_eq!(against(Layout::Yolov5, &one(&[6, 8400]), &detect), sure(Layout::Yolov8));
-        assert_eq!(against(Layout::Yolox, &one(&[3549, 7]), &TWO), sure(Layout::Yolov5));
+        assert_eq!(against(DetectorLayout::Yolov5, &one(&[6, 8400]), &detect), sure(DetectorLayout::Yolov8));
+        assert_eq!(against(DetectorLayout::Yolox, &one(&[3549, 7]), &TWO), sure(DetectorLayout::Yolov5));
         // Both are possible, and what is named is neither.
-        let both = Some((vec![Layout::Yolov8, Layout::YoloEnd2end], true));
-        assert_eq!(against(Layout::Yolov5, &one(&[0, 0]), &detect), both);
-        assert_eq!(against(Layout::YoloEnd2end, &one(&[0, 0]), &detect), None);
+        let both = Some((vec![DetectorLayout::Yolov8, DetectorLayout::YoloEnd2end], true));
+        assert_eq!(against(DetectorLayout::Yolov5, &one(&[0, 0]), &detect), both);
+        assert_eq!(against(DetectorLayout::YoloEnd2end, &one(&[0, 0]), &detect), None);
         // The outputs are not what the metadata says: the model was changed after its export.
-        assert_eq!(against(Layout::Yolov5, &one(&[8400, 7]), &detect), Some((vec![], false)));
+        assert_eq!(against(DetectorLayout::Yolov5, &one(&[8400, 7]), &detect), Some((vec![], false)));
         let classify = [TWO[0], TWO[1], ("task", "classify")];
-        assert_eq!(against(Layout::Yolov8, &one(&[6, 8400]), &classify), Some((vec![], false)));
+        assert_eq!(against(DetectorLayout::Yolov8, &one(&[6, 8400]), &classify), Some((vec![], false)));
         // Names are a habit, and no proof.
         let named = [("dets", &[300, 4][..]), ("labels", &[300, 91])];
-        assert_eq!(against(Layout::Yolov5, &named, &[]), Some((vec![Layout::Detr], false)));
+        assert_eq!(against(DetectorLayout::Yolov5, &named, &[]), Some((vec![DetectorLayout::Detr], false)));
         let faces = [("scores", &[4420, 2][..]), ("boxes", &[4420, 4])];
-        assert_eq!(against(Layout::Ssd, &faces, &[]), None);
-        assert_eq!(against(Layout::Yolov5, &one(&[25200, 85]), &[]), None);
+        assert_eq!(against(DetectorLayout::Ssd, &faces, &[]), None);
+        assert_eq!(against(DetectorLayout::Yolov5, &one(&[25200, 85]), &[]), None);
     }
 
     #[test]

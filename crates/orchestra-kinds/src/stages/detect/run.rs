@@ -9,8 +9,8 @@ use orchestra_core::{DType, LeftOut, Placement, compare_numbers};
 
 use super::dbnet::{Dbnet, Regions};
 use super::decode::Decoding;
-use super::found::Found;
-use super::layout::Tensor;
+use super::found::Detection;
+use super::layout::OutputTensor;
 use super::rectangle::Quad;
 use crate::elements::read_numbers;
 
@@ -24,19 +24,19 @@ pub struct Detecting {
 }
 
 #[derive(Default)]
-pub struct Buffers {
-    tensors: Vec<Tensor>,
-    found: Vec<Found>,
+pub struct DetectBuffers {
+    tensors: Vec<OutputTensor>,
+    found: Vec<Detection>,
     regions: Regions,
 }
 
 impl RowWork for Detecting {
-    type Scratch = Buffers;
+    type Scratch = DetectBuffers;
     const IN_LOADER: bool = false;
 
     fn apply(
         &self,
-        Buffers { tensors, found, regions }: &mut Buffers,
+        DetectBuffers { tensors, found, regions }: &mut DetectBuffers,
         inputs: &[Value<'_>],
         emit: &mut dyn Emit,
     ) -> Result<(), Refusal> {
@@ -44,7 +44,7 @@ impl RowWork for Detecting {
             [outputs @ .., placed] if self.is_placed => (outputs, Some(Placement::of(placed)?)),
             outputs => (outputs, None),
         };
-        tensors.resize_with(outputs.len(), Tensor::default);
+        tensors.resize_with(outputs.len(), OutputTensor::default);
         for (tensor, output) in tensors.iter_mut().zip(outputs) {
             output.with_tensor(|view| {
                 view.name.clone_into(&mut tensor.name);
@@ -73,7 +73,7 @@ impl RowWork for Detecting {
 impl Detecting {
     fn boxes(
         &self,
-        found: &[Found],
+        found: &[Detection],
         placed: Option<&Placement>,
         emit: &mut dyn Emit,
     ) -> Result<Vec<OwnedRow>, Refusal> {
@@ -159,7 +159,7 @@ fn floats(numbers: impl IntoIterator<Item = f64>) -> Vec<u8> {
 /// Texts from top to bottom, those in a line from left to right, as PaddleOCR orders them.
 fn texts(
     settings: &Dbnet,
-    map: &Tensor,
+    map: &OutputTensor,
     placed: Option<&Placement>,
     regions: &mut Regions,
 ) -> Result<Vec<OwnedRow>, Refusal> {

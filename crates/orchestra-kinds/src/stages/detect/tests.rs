@@ -13,10 +13,10 @@ use serde_json::{Value as Json, json};
 
 use super::super::shared::testing::apply;
 use super::dbnet::Dbnet;
-use super::decode::{Boxes, Decoding};
-use super::layout::{Layout, Tensor};
+use super::decode::{BoxDecoding, Decoding};
+use super::layout::{DetectorLayout, OutputTensor};
 use super::lists::Logits;
-use super::run::{Buffers, Detecting};
+use super::run::{DetectBuffers, Detecting};
 
 /// Numbers that look random, the same ones always.
 struct Random(u64);
@@ -38,8 +38,8 @@ fn placed() -> Placement {
     Placement { row: ROW, picture: [300, 200], to_picture: [3.5, 0.0, -18.0, 0.0, 3.5, -12.25] }
 }
 
-fn settings(layout: Layout) -> Boxes {
-    Boxes {
+fn settings(layout: DetectorLayout) -> BoxDecoding {
+    BoxDecoding {
         layout,
         classes: None,
         logits: Logits::Sigmoid,
@@ -51,7 +51,7 @@ fn settings(layout: Layout) -> Boxes {
     }
 }
 
-fn run(decode: Decoding, tensors: &[Tensor]) -> Result<Vec<OwnedRow>, Refusal> {
+fn run(decode: Decoding, tensors: &[OutputTensor]) -> Result<Vec<OwnedRow>, Refusal> {
     let work = Detecting { decode, is_placed: true, labels: vec![Arc::from("zero")] };
     let data: Vec<Vec<u8>> =
         tensors.iter().map(|t| t.values.iter().flat_map(|v| v.to_ne_bytes()).collect()).collect();
@@ -78,12 +78,12 @@ fn numbers(value: &OwnedValue) -> Vec<f64> {
     all.map(|bytes| orchestra_core::Element::read(*dtype, bytes).to_f64()).collect()
 }
 
-fn tensor(name: &str, shape: &[usize], values: Vec<f32>) -> Tensor {
-    Tensor { name: name.to_owned(), shape: shape.to_vec(), values }
+fn tensor(name: &str, shape: &[usize], values: Vec<f32>) -> OutputTensor {
+    OutputTensor { name: name.to_owned(), shape: shape.to_vec(), values }
 }
 
 /// One case for each layout and form: its settings, its outputs, and what the reference has to be told beside them.
-fn cases(seed: u64) -> Vec<(Boxes, Vec<Tensor>, Json)> {
+fn cases(seed: u64) -> Vec<(BoxDecoding, Vec<OutputTensor>, Json)> {
     let mut random = Random(seed);
     let mut cases = Vec::new();
     let box_of = |random: &mut Random, scale: [f32; 2]| {
@@ -100,8 +100,8 @@ fn cases(seed: u64) -> Vec<(Boxes, Vec<Tensor>, Json)> {
     }
     let turned =
         (0..7).flat_map(|at| objects.chunks(8).map(move |row| row[at + usize::from(at > 3)])).collect();
-    cases.push((settings(Layout::Yolov5), vec![tensor("output", &[200, 8], objects)], json!({})));
-    let masks = Boxes { classes: Some(2), ..settings(Layout::Yolov8) };
+    cases.push((settings(DetectorLayout::Yolov5), vec![tensor("output", &[200, 8], objects)], json!({})));
+    let masks = BoxDecoding { classes: Some(2), ..settings(DetectorLayout::Yolov8) };
     cases.push((masks, vec![tensor("output", &[7, 200], turned)], json!({ "classes": 2 })));
     // Many of a class in few places, so that some hide others.
     let mut turned_boxes = Vec::new();
@@ -113,7 +113,11 @@ fn cases(seed: u64) -> Vec<(Boxes, Vec<Tensor>, Json)> {
         (0..4).flat_map(|at| turned_boxes.iter().map(move |numbers| numbers[at])).collect();
     numbers.extend((0..400).map(|_| random.share()));
     numbers.extend((0..200).map(|_| random.between(-0.8, 2.4)));
-    cases.push((settings(Layout::Yolov8Obb), vec![tensor("output", &[7, 200], numbers.clone())], json!({})));
+    cases.push((
+        settings(DetectorLayout::Yolov8Obb),
+        vec![tensor("output", &[7, 200], numbers.clone())],
+        json!({}),
+    ));
     let mut ended = Vec::new();
     for n in 0..50 {
         ended.extend(corners(box_of(&mut random, pixels)));
@@ -124,44 +128,52 @@ fn cases(seed: u64) -> Vec<(Boxes, Vec<Tensor>, Json)> {
     let ended_turned =
         ended_turned.enumerate().map(|(at, v)| if at % 7 == 5 { (v * 3.0).floor() } else { v });
     let ended_turned = vec![tensor("output", &[200, 7], ended_turned.collect())];
-    cases.push((settings(Layout::YoloEnd2endObb), ended_turned, json!({})));
-    cases.push((settings(Layout::YoloEnd2end), vec![tensor("output", &[50, 6], ended)], json!({})));
+    cases.push((settings(DetectorLayout::YoloEnd2endObb), ended_turned, json!({})));
+    cases.push((settings(DetectorLayout::YoloEnd2end), vec![tensor("output", &[50, 6], ended)], json!({})));
     let cells = 12 * 8 + 6 * 4 + 3 * 2;
     let grid = (0..cells * 7).map(|_| random.between(-0.5, 1.0)).collect();
-    cases.push((settings(Layout::Yolox), vec![tensor("output", &[cells, 7], grid)], json!({})));
+    cases.push((settings(DetectorLayout::Yolox), vec![tensor("output", &[cells, 7], grid)], json!({})));
     let relative: Vec<f32> = (0..60).flat_map(|_| corners(box_of(&mut random, [1.0; 2]))).collect();
     let centres: Vec<f32> = (0..60).flat_map(|_| box_of(&mut random, [1.0; 2])).collect();
     let mut shares = |n: usize| -> Vec<f32> { (0..n).map(|_| random.share()).collect() };
     let boxes = || tensor("boxes", &[60, 4], relative.clone());
-    cases.push((settings(Layout::Ssd), vec![boxes(), tensor("scores", &[60, 4], shares(240))], json!({})));
+    cases.push((
+        settings(DetectorLayout::Ssd),
+        vec![boxes(), tensor("scores", &[60, 4], shares(240))],
+        json!({}),
+    ));
     let in_pixels: Vec<f32> = relative.iter().enumerate().map(|(at, share)| share * pixels[at % 2]).collect();
-    let plain = Boxes { is_relative: false, background: false, ..settings(Layout::Ssd) };
+    let plain = BoxDecoding { is_relative: false, background: false, ..settings(DetectorLayout::Ssd) };
     cases.push((
         plain,
         vec![tensor("boxes", &[60, 4], in_pixels.clone()), tensor("scores", &[60, 3], shares(180))],
         json!({ "relative": false, "background": false }),
     ));
     cases.push((
-        settings(Layout::Ultraface),
+        settings(DetectorLayout::Ultraface),
         vec![boxes(), tensor("scores", &[60, 2], shares(120))],
         json!({}),
     ));
     let classes = || (0..60).map(|n| (n % 5) as f32).collect::<Vec<_>>();
     let labelled = vec![boxes(), tensor("scores", &[60], shares(60)), tensor("labels", &[60], classes())];
-    cases.push((settings(Layout::Detr), labelled, json!({})));
+    cases.push((settings(DetectorLayout::Detr), labelled, json!({})));
     // With `orig_target_sizes`, the size of the row: corners in pixels of it.
     let sized = vec![
         tensor("boxes", &[60, 4], in_pixels),
         tensor("scores", &[60], shares(60)),
         tensor("labels", &[60], classes()),
     ];
-    cases.push((Boxes { is_relative: false, ..settings(Layout::Detr) }, sized, json!({ "relative": false })));
+    cases.push((
+        BoxDecoding { is_relative: false, ..settings(DetectorLayout::Detr) },
+        sized,
+        json!({ "relative": false }),
+    ));
     let logits: Vec<f32> = shares(180).iter().map(|v| v * 4.0 - 3.0).collect();
     let queries = |boxes: &str, scores: &str| {
         vec![tensor(boxes, &[60, 4], centres.clone()), tensor(scores, &[60, 3], logits.clone())]
     };
-    cases.push((settings(Layout::Detr), queries("dets", "labels"), json!({})));
-    let softmax = Boxes { logits: Logits::Softmax, ..settings(Layout::Detr) };
+    cases.push((settings(DetectorLayout::Detr), queries("dets", "labels"), json!({})));
+    let softmax = BoxDecoding { logits: Logits::Softmax, ..settings(DetectorLayout::Detr) };
     cases.push((softmax, queries("pred_boxes", "logits"), json!({ "scores": "softmax" })));
     let tf = vec![
         tensor("detection_boxes", &[60, 4], relative.clone()),
@@ -169,11 +181,11 @@ fn cases(seed: u64) -> Vec<(Boxes, Vec<Tensor>, Json)> {
         tensor("detection_classes", &[60], classes()),
         tensor("num_detections", &[], vec![41.0]),
     ];
-    cases.push((settings(Layout::Tf), tf, json!({})));
+    cases.push((settings(DetectorLayout::Tf), tf, json!({})));
     cases
 }
 
-fn json_of(layout: Layout, tensors: &[Tensor], more: &Json) -> Json {
+fn json_of(layout: DetectorLayout, tensors: &[OutputTensor], more: &Json) -> Json {
     let outputs: serde_json::Map<String, Json> =
         tensors.iter().map(|t| (t.name.clone(), json!({ "shape": t.shape, "data": t.values }))).collect();
     let mut case = json!({
@@ -205,10 +217,10 @@ fn are_close(a: &[f64], b: &[f64], by: f64) -> bool {
 #[test]
 fn every_layout_finds_what_another_implementation_finds() {
     let cases: Vec<_> = (0..20).flat_map(cases).collect();
-    for layout in Layout::ALL.iter().copied() {
+    for layout in DetectorLayout::ALL.iter().copied() {
         // Texts have a test of their own.
         let is_here = cases.iter().any(|(settings, ..)| settings.layout == layout);
-        assert!(is_here || layout == Layout::Dbnet, "`{}` is compared with nothing", layout.name());
+        assert!(is_here || layout == DetectorLayout::Dbnet, "`{}` is compared with nothing", layout.name());
     }
     let expected =
         reference(&cases.iter().map(|(s, t, more)| json_of(s.layout, t, more)).collect::<Vec<_>>());
@@ -258,7 +270,7 @@ fn texts_are_where_another_implementation_finds_them() {
         let more = json!({
             "threshold": 0.3, "box_threshold": box_threshold, "unclip": 1.6, "min_size": 3, "dilate": dilate,
         });
-        let case = json_of(Layout::Dbnet, std::slice::from_ref(&map), &more);
+        let case = json_of(DetectorLayout::Dbnet, std::slice::from_ref(&map), &more);
         let [expected] = &reference(&[case])[..] else { panic!() };
         let found = run(Decoding::Texts(dbnet), std::slice::from_ref(&map)).unwrap();
         assert_eq!((found.len(), expected.len()), (n, n), "{dilate}");
@@ -288,7 +300,7 @@ fn outputs_of_another_shape_than_the_plan_says_fail_the_item_by_name() {
         let layout = settings.layout;
         for at in 0..tensors.len() {
             for shape in [&[3][..], &[2, 3], &[1, 2, 3], &[0, 0], &[0, 4], &[0, 9]] {
-                let mut broken: Vec<Tensor> =
+                let mut broken: Vec<OutputTensor> =
                     tensors.iter().map(|t| tensor(&t.name, &t.shape, t.values.clone())).collect();
                 let n = shape.iter().product();
                 broken[at] = tensor("broken", shape, vec![0.9; n]);
@@ -298,7 +310,7 @@ fn outputs_of_another_shape_than_the_plan_says_fail_the_item_by_name() {
                 }
             }
         }
-        let rubbish: Vec<Tensor> = tensors
+        let rubbish: Vec<OutputTensor> = tensors
             .iter()
             .map(|t| {
                 let values = [f32::NAN, f32::INFINITY, -1e30, 0.9, f32::NEG_INFINITY];
@@ -334,7 +346,7 @@ fn a_class_that_is_none_fails_the_item_and_boxes_that_show_nothing_are_counted()
     let end_to_end = |rows: &[[f32; 6]]| {
         let of = tensor("output", &[rows.len(), 6], rows.concat());
         let work = Detecting {
-            decode: Decoding::Boxes(settings(Layout::YoloEnd2end)),
+            decode: Decoding::Boxes(settings(DetectorLayout::YoloEnd2end)),
             is_placed: true,
             labels: Vec::new(),
         };
@@ -342,7 +354,7 @@ fn a_class_that_is_none_fails_the_item_and_boxes_that_show_nothing_are_counted()
         let placed = placed().bytes();
         let view = TensorView { name: "output", dtype: DType::F32, shape: &of.shape, data: &data };
         let mut told = Told::default();
-        let buffers = &mut Buffers::default();
+        let buffers = &mut DetectBuffers::default();
         work.apply(buffers, &[Value::Tensor(view), Placement::value(&placed)], &mut told).map(|()| told.0)
     };
     let ok = [30.0, 30.0, 50.0, 50.0, 0.9, 2.0];

@@ -2,16 +2,16 @@
 
 use orchestra_core::data::Refusal;
 
-use super::found::{Found, around, largest};
-use super::layout::Tensor;
+use super::found::{Detection, around, largest};
+use super::layout::OutputTensor;
 use super::rectangle::Rectangle;
 
 /// `[boxes, 5 + classes]`: centre, sides, whether there is anything, and a score per class; the score of a box is the product.
 pub fn objects(
-    tensor: &Tensor,
+    tensor: &OutputTensor,
     classes: Option<usize>,
     threshold: f32,
-    found: &mut Vec<Found>,
+    found: &mut Vec<Detection>,
 ) -> Result<(), Refusal> {
     for numbers in tensor.rows(6)? {
         let object = numbers[4];
@@ -27,10 +27,10 @@ pub fn objects(
 
 /// `[4 + classes, boxes]`: centre, sides, and a score per class. Numbers behind the classes (masks, key points) are left alone.
 pub fn transposed(
-    tensor: &Tensor,
+    tensor: &OutputTensor,
     classes: Option<usize>,
     threshold: f32,
-    found: &mut Vec<Found>,
+    found: &mut Vec<Detection>,
 ) -> Result<(), Refusal> {
     let [numbers, boxes] = tensor.sides()?;
     if numbers < 5 {
@@ -46,7 +46,7 @@ pub fn transposed(
 }
 
 /// `[4 + classes + angle, boxes]`: as [`transposed`], with the angle in radians, clockwise where y goes down, behind the classes.
-pub fn turned(tensor: &Tensor, threshold: f32, found: &mut Vec<Found>) -> Result<(), Refusal> {
+pub fn turned(tensor: &OutputTensor, threshold: f32, found: &mut Vec<Detection>) -> Result<(), Refusal> {
     let [numbers, boxes] = tensor.sides()?;
     if numbers < 6 {
         return Err(tensor.refusal("[4 + classes + angle, boxes]"));
@@ -57,7 +57,7 @@ pub fn turned(tensor: &Tensor, threshold: f32, found: &mut Vec<Found>) -> Result
             && score >= threshold
         {
             let rectangle = rectangle([0, 1, 2, 3, numbers - 1].map(|number| at(number, n)));
-            found.push(Found::turned(class as u32, score, rectangle));
+            found.push(Detection::turned(class as u32, score, rectangle));
         }
     }
     Ok(())
@@ -70,22 +70,26 @@ fn rectangle(numbers: [f32; 5]) -> Rectangle {
 }
 
 /// `[boxes, 6]`: left, top, right, bottom, score, class; suppressed by the model. Numbers behind them (masks, key points) are left alone.
-pub fn end_to_end(tensor: &Tensor, threshold: f32, found: &mut Vec<Found>) -> Result<(), Refusal> {
+pub fn end_to_end(tensor: &OutputTensor, threshold: f32, found: &mut Vec<Detection>) -> Result<(), Refusal> {
     for numbers in tensor.rows(6)? {
         if numbers[4] >= threshold {
             let corners = [0, 1, 2, 3].map(|at| f64::from(numbers[at]));
-            found.push(Found::upright(class_of(tensor, numbers[5])?, numbers[4], corners));
+            found.push(Detection::upright(class_of(tensor, numbers[5])?, numbers[4], corners));
         }
     }
     Ok(())
 }
 
 /// `[boxes, 7]`: centre, sides, score, class, and the angle of [`turned`]; suppressed by the model.
-pub fn end_to_end_turned(tensor: &Tensor, threshold: f32, found: &mut Vec<Found>) -> Result<(), Refusal> {
+pub fn end_to_end_turned(
+    tensor: &OutputTensor,
+    threshold: f32,
+    found: &mut Vec<Detection>,
+) -> Result<(), Refusal> {
     for numbers in tensor.rows(7)? {
         if numbers[4] >= threshold {
             let rectangle = rectangle([0, 1, 2, 3, 6].map(|at| numbers[at]));
-            found.push(Found::turned(class_of(tensor, numbers[5])?, numbers[4], rectangle));
+            found.push(Detection::turned(class_of(tensor, numbers[5])?, numbers[4], rectangle));
         }
     }
     Ok(())
@@ -93,11 +97,11 @@ pub fn end_to_end_turned(tensor: &Tensor, threshold: f32, found: &mut Vec<Found>
 
 /// As [`objects`], with centres in cells of three grids, one behind the other, and the logarithms of sides.
 pub fn grids(
-    tensor: &Tensor,
+    tensor: &OutputTensor,
     [width, height]: [u32; 2],
     classes: Option<usize>,
     threshold: f32,
-    found: &mut Vec<Found>,
+    found: &mut Vec<Detection>,
 ) -> Result<(), Refusal> {
     const STRIDES: [u32; 3] = [8, 16, 32];
     let cells: usize = STRIDES.iter().map(|s| (width / s) as usize * (height / s) as usize).sum();
@@ -133,7 +137,7 @@ fn push(
     best: Option<(usize, f32)>,
     numbers: &[f32],
     threshold: f32,
-    found: &mut Vec<Found>,
+    found: &mut Vec<Detection>,
 ) -> Result<(), Refusal> {
     let Some((class, score)) = best else { return Ok(()) };
     if score.is_nan() {
@@ -141,13 +145,13 @@ fn push(
     }
     if score >= threshold {
         let corners = around([0, 1, 2, 3].map(|at| f64::from(numbers[at])));
-        found.push(Found::upright(class as u32, score, corners));
+        found.push(Detection::upright(class as u32, score, corners));
     }
     Ok(())
 }
 
 /// A class that a model gives as a float.
-pub fn class_of(tensor: &Tensor, number: f32) -> Result<u32, Refusal> {
+pub fn class_of(tensor: &OutputTensor, number: f32) -> Result<u32, Refusal> {
     // What is no number is cast to 0.
     let class = number as u32;
     match class as f32 == number {

@@ -30,12 +30,12 @@ impl Op {
     }
 
     /// Of no number of this type.
-    pub fn cell(&self, dtype: DType) -> Cell {
+    pub fn cell(&self, dtype: DType) -> Accumulator {
         match self {
-            Op::Sum | Op::Mean if dtype == DType::F64 => Cell::WideSum(Box::default()),
-            Op::Sum | Op::Mean => Cell::Sum(Narrow::default()),
-            Op::Min | Op::Max => Cell::Least(None),
-            Op::Histogram(edges) => Cell::Counts(vec![0; edges.len() - 1 + OUTSIDE]),
+            Op::Sum | Op::Mean if dtype == DType::F64 => Accumulator::WideSum(Box::default()),
+            Op::Sum | Op::Mean => Accumulator::Sum(Narrow::default()),
+            Op::Min | Op::Max => Accumulator::Least(None),
+            Op::Histogram(edges) => Accumulator::Counts(vec![0; edges.len() - 1 + OUTSIDE]),
         }
     }
 
@@ -50,16 +50,16 @@ impl Op {
     }
 
     /// Adds a number that it does not refuse.
-    pub fn add(&self, cell: &mut Cell, element: Element) {
+    pub fn add(&self, cell: &mut Accumulator, element: Element) {
         match (self, cell) {
-            (Op::Sum | Op::Mean, Cell::Sum(sum)) => sum.add(element),
-            (Op::Sum | Op::Mean, Cell::WideSum(sum)) => sum.add(element),
-            (_, Cell::Least(key)) => {
+            (Op::Sum | Op::Mean, Accumulator::Sum(sum)) => sum.add(element),
+            (Op::Sum | Op::Mean, Accumulator::WideSum(sum)) => sum.add(element),
+            (_, Accumulator::Least(key)) => {
                 let new = key_of(element);
                 let new = if *self == Op::Max { !new } else { new };
                 *key = Some(key.map_or(new, |key| key.min(new)));
             }
-            (Op::Histogram(edges), Cell::Counts(counts)) => counts[bin(edges, element)] += 1,
+            (Op::Histogram(edges), Accumulator::Counts(counts)) => counts[bin(edges, element)] += 1,
             _ => debug_assert!(false, "a cell is of its operation"),
         }
     }
@@ -70,7 +70,7 @@ pub const OUTSIDE: usize = 2;
 
 /// What is known of some numbers. The same in whatever order they came.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub enum Cell {
+pub enum Accumulator {
     Sum(Narrow),
     WideSum(Box<Wide>),
     /// The least key of all; see [`key_of`]. That of the largest number is turned over.
@@ -78,18 +78,18 @@ pub enum Cell {
     Counts(Vec<u64>),
 }
 
-impl Cell {
-    pub fn merge(&mut self, other: &Cell) {
+impl Accumulator {
+    pub fn merge(&mut self, other: &Accumulator) {
         match (self, other) {
-            (Cell::Sum(sum), Cell::Sum(other)) => sum.merge(other),
-            (Cell::WideSum(sum), Cell::WideSum(other)) => sum.merge(other),
-            (Cell::Least(key), Cell::Least(other)) => {
+            (Accumulator::Sum(sum), Accumulator::Sum(other)) => sum.merge(other),
+            (Accumulator::WideSum(sum), Accumulator::WideSum(other)) => sum.merge(other),
+            (Accumulator::Least(key), Accumulator::Least(other)) => {
                 *key = match (*key, *other) {
                     (Some(a), Some(b)) => Some(a.min(b)),
                     (a, b) => a.or(b),
                 };
             }
-            (Cell::Counts(counts), Cell::Counts(other)) => {
+            (Accumulator::Counts(counts), Accumulator::Counts(other)) => {
                 counts.iter_mut().zip(other).for_each(|(count, other)| *count += other);
             }
             _ => debug_assert!(false, "cells of one stage are of one operation"),
@@ -99,24 +99,24 @@ impl Cell {
     /// As a number with a fraction; NaN of nothing.
     pub fn to_f64(&self, op: &Op) -> f64 {
         match self {
-            Cell::Sum(sum) if *op == Op::Mean => sum.mean(),
-            Cell::Sum(sum) => sum.to_f64(),
-            Cell::WideSum(sum) if *op == Op::Mean => sum.mean(),
-            Cell::WideSum(sum) => sum.to_f64(),
-            Cell::Least(Some(key)) => {
+            Accumulator::Sum(sum) if *op == Op::Mean => sum.mean(),
+            Accumulator::Sum(sum) => sum.to_f64(),
+            Accumulator::WideSum(sum) if *op == Op::Mean => sum.mean(),
+            Accumulator::WideSum(sum) => sum.to_f64(),
+            Accumulator::Least(Some(key)) => {
                 let key = if *op == Op::Max { !*key } else { *key };
                 f64::from_bits(turned(key).cast_unsigned())
             }
-            Cell::Least(None) | Cell::Counts(_) => f64::NAN,
+            Accumulator::Least(None) | Accumulator::Counts(_) => f64::NAN,
         }
     }
 
     /// As an integer; `None` where it is none of 64 bits.
     pub fn to_i64(&self, op: &Op) -> Option<i64> {
         match self {
-            Cell::Sum(sum) => sum.to_i64(),
-            Cell::Least(key) => key.map(|key| if *op == Op::Max { !key } else { key }),
-            Cell::WideSum(_) | Cell::Counts(_) => None,
+            Accumulator::Sum(sum) => sum.to_i64(),
+            Accumulator::Least(key) => key.map(|key| if *op == Op::Max { !key } else { key }),
+            Accumulator::WideSum(_) | Accumulator::Counts(_) => None,
         }
     }
 }
@@ -145,7 +145,7 @@ fn bin(edges: &[f64], element: Element) -> usize {
 mod tests {
     use super::*;
 
-    fn all(op: &Op, values: &[f32]) -> Cell {
+    fn all(op: &Op, values: &[f32]) -> Accumulator {
         let mut cell = op.cell(DType::F32);
         values.iter().for_each(|v| op.add(&mut cell, Element::Float(*v)));
         cell
@@ -155,11 +155,11 @@ mod tests {
     fn a_bin_has_its_lower_edge_and_the_last_one_both() {
         let op = Op::histogram(-1.0, 1.0, 4);
         let values = [-1.0, -0.5, -0.500_001, 0.0, 0.499, 0.5, 1.0, 1.000_001, -7.0, f32::INFINITY];
-        assert_eq!(all(&op, &values), Cell::Counts(vec![2, 1, 2, 2, 1, 2]));
+        assert_eq!(all(&op, &values), Accumulator::Counts(vec![2, 1, 2, 2, 1, 2]));
         let thirds = Op::histogram(0.0, 1.0, 3);
         let Op::Histogram(edges) = &thirds else { unreachable!() };
         assert_eq!((edges[0], edges[3]), (0.0, 1.0));
-        assert_eq!(all(&thirds, &[0.0, 0.33, 0.34, 0.67, 1.0]), Cell::Counts(vec![2, 1, 2, 0, 0]));
+        assert_eq!(all(&thirds, &[0.0, 0.33, 0.34, 0.67, 1.0]), Accumulator::Counts(vec![2, 1, 2, 0, 0]));
     }
 
     #[test]

@@ -62,21 +62,21 @@ impl InOrder for Concat {
 
     fn join(&self) -> Option<Box<dyn Join>> {
         let stacks = self.joining.as_ref()?.stacks;
-        Some(Box::new(Joined { stacks, ..Joined::default() }))
+        Some(Box::new(JoinedGroups { stacks, ..JoinedGroups::default() }))
     }
 }
 
 /// Tensors of rows with one key, one behind the other along their first dimension or a new one. Their data is in memory, at most [`LARGEST_TENSOR`]
 /// of a column over all keys.
 #[derive(Default)]
-struct Joined {
+struct JoinedGroups {
     stacks: bool,
-    groups: BTreeMap<RowKey, Group>,
+    groups: BTreeMap<RowKey, TensorGroup>,
     bytes: Vec<usize>,
 }
 
 #[derive(Default)]
-struct Group {
+struct TensorGroup {
     columns: Vec<JoinedTensor>,
     /// Of the items; none unless tensors are stacked.
     names: Vec<OwnedRow>,
@@ -91,11 +91,11 @@ struct JoinedTensor {
     data: Vec<u8>,
 }
 
-impl Join for Joined {
+impl Join for JoinedGroups {
     fn add(&mut self, contribution: &[u8]) -> Result<(), Refusal> {
         let ((item, values), used): ((String, Vec<StoredValue<'_>>), usize) = read(contribution)?;
         let (key, _): (RowKey, usize) = read(&contribution[used..])?;
-        let Group { columns, names } = self.groups.entry(key).or_default();
+        let TensorGroup { columns, names } = self.groups.entry(key).or_default();
         let is_first = columns.is_empty();
         self.bytes.resize(values.len() + 1, 0);
         let mut grow = |at: usize, name: &str, by: usize| {
@@ -151,7 +151,7 @@ impl Join for Joined {
             shape: std::iter::once(column.len).chain(column.inner).collect(),
             data: column.data.into(),
         };
-        let row = |((_, item), Group { columns, names }): (RowKey, Group)| ReducedRow {
+        let row = |((_, item), TensorGroup { columns, names }): (RowKey, TensorGroup)| ReducedRow {
             item,
             values: columns
                 .into_iter()

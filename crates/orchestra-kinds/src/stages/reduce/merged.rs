@@ -11,11 +11,11 @@ use orchestra_core::shapes::{ItemInfo, Merge, MergeState, Reduce, ReducedRow, Re
 use orchestra_core::{DType, Element, ItemId, TensorSpec};
 use orchestra_plan::choices;
 
-use super::cell::{Cell, OUTSIDE, Op};
+use super::cell::{Accumulator, OUTSIDE, Op};
 use super::exact::{Narrow, Wide};
 
 choices! {
-    pub enum Over {
+    pub enum ReduceOver {
         /// each element by itself, so the result has the shape of a row
         Rows = "rows",
         /// all elements of all rows, to one number
@@ -37,7 +37,7 @@ pub struct Reduced {
     /// What the column of the result is called.
     pub column: String,
     pub op: Option<Op>,
-    pub over: Over,
+    pub over: ReduceOver,
     pub by: By,
     /// Of the elements that are read.
     pub dtype: DType,
@@ -145,17 +145,17 @@ impl Reduced {
     /// The elements of a row as they are; or the cell of all of them.
     fn tensor(&self, op: &Op, view: &TensorView<'_>, out: &mut Vec<u8>) -> Result<(), Refusal> {
         match self.over {
-            Over::Rows if view.data.len() != self.n_cells() * view.dtype.size_bytes() => {
+            ReduceOver::Rows if view.data.len() != self.n_cells() * view.dtype.size_bytes() => {
                 let (shape, expected) = (view.shape, &self.shape);
                 Err(Refusal::result(format!(
                     "a row to reduce has shape {shape:?}, and the others have {expected:?}"
                 )))
             }
-            Over::Rows => {
+            ReduceOver::Rows => {
                 out.extend_from_slice(view.data);
                 Ok(())
             }
-            Over::Elements => {
+            ReduceOver::Elements => {
                 let mut cell = op.cell(view.dtype);
                 let elements = view.data.chunks_exact(view.dtype.size_bytes());
                 elements.for_each(|bytes| op.add(&mut cell, Element::read(view.dtype, bytes)));
@@ -168,31 +168,31 @@ impl Reduced {
 impl Merge for Reduced {
     fn state<'a>(&'a self, saved: Option<&[u8]>) -> Result<Box<dyn MergeState + 'a>, Refusal> {
         let groups = saved.map_or(Ok((BTreeMap::new(), 0)), read)?.0;
-        Ok(Box::new(State { of: self, groups }))
+        Ok(Box::new(MergedState { of: self, groups }))
     }
 }
 
 /// What is known of the rows with one key.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
-struct Group {
+struct MergedGroup {
     rows: u64,
     items: u64,
     /// The item of the last row: the rows of an item come together.
     last: (u16, u64),
-    cells: Vec<Cell>,
+    cells: Vec<Accumulator>,
 }
 
-struct State<'a> {
+struct MergedState<'a> {
     of: &'a Reduced,
-    groups: BTreeMap<RowKey, Group>,
+    groups: BTreeMap<RowKey, MergedGroup>,
 }
 
-impl MergeState for State<'_> {
+impl MergeState for MergedState<'_> {
     fn add(&mut self, item: ItemId, contribution: &[u8]) -> Result<(), Refusal> {
         let (key, used): (RowKey, usize) = read(contribution)?;
         let (rest, item) = (&contribution[used..], (item.source.0, item.index));
         let (of, op) = (self.of, self.of.op.as_ref());
-        let group = self.groups.entry(key).or_insert_with(|| Group {
+        let group = self.groups.entry(key).or_insert_with(|| MergedGroup {
             rows: 0,
             items: 0,
             last: item,
@@ -203,7 +203,7 @@ impl MergeState for State<'_> {
         group.last = item;
         match (op, of.over) {
             (None, _) => {}
-            (Some(op), Over::Rows) => {
+            (Some(op), ReduceOver::Rows) => {
                 let elements = rest.chunks_exact(of.dtype.size_bytes());
                 group
                     .cells
@@ -211,8 +211,8 @@ impl MergeState for State<'_> {
                     .zip(elements)
                     .for_each(|(cell, bytes)| op.add(cell, Element::read(of.dtype, bytes)));
             }
-            (Some(_), Over::Elements) => {
-                let (other, _): (Cell, usize) = read(rest)?;
+            (Some(_), ReduceOver::Elements) => {
+                let (other, _): (Accumulator, usize) = read(rest)?;
                 group.cells.iter_mut().for_each(|cell| cell.merge(&other));
             }
         }
@@ -231,7 +231,7 @@ impl MergeState for State<'_> {
 }
 
 impl Reduced {
-    fn row(&self, name: &str, group: &Group) -> Result<ReducedRow, Refusal> {
+    fn row(&self, name: &str, group: &MergedGroup) -> Result<ReducedRow, Refusal> {
         let count = |name: &str, n: u64| tensor(name, DType::I64, Vec::new(), n.to_ne_bytes().to_vec());
         let mut values = Vec::new();
         for (column, dtype, inner) in self.columns() {
@@ -247,10 +247,16 @@ impl Reduced {
     }
 
     /// Appends what one column says of a cell.
-    fn write(&self, cell: &Cell, column: &str, dtype: DType, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn write(
+        &self,
+        cell: &Accumulator,
+        column: &str,
+        dtype: DType,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Refusal> {
         let Some(op) = &self.op else { return Ok(()) };
         match cell {
-            Cell::Counts(counts) => {
+            Accumulator::Counts(counts) => {
                 let (bins, outside) = counts.split_at(counts.len() - OUTSIDE);
                 let part = if column == "outside" { outside } else { bins };
                 out.extend(part.iter().flat_map(|n| n.to_ne_bytes()));

@@ -7,8 +7,8 @@ use crate::stages::reduce::concat::Concat;
 
 const DIM: usize = 3;
 
-fn reduced(op: Option<Op>, over: Over, by: By, dtype: DType) -> Reduced {
-    let shape = if over == Over::Rows { vec![DIM] } else { Vec::new() };
+fn reduced(op: Option<Op>, over: ReduceOver, by: By, dtype: DType) -> Reduced {
+    let shape = if over == ReduceOver::Rows { vec![DIM] } else { Vec::new() };
     Reduced { stage: "total".into(), column: "value".into(), op, over, by, dtype, shape }
 }
 
@@ -85,7 +85,7 @@ proptest! {
     #[test]
     fn neither_order_nor_restarts_change_a_bit(
         op in any_op(),
-        over in prop_oneof![Just(Over::Rows), Just(Over::Elements)],
+        over in prop_oneof![Just(ReduceOver::Rows), Just(ReduceOver::Elements)],
         by in prop_oneof![Just(By::Nothing), Just(By::Folder), Just(By::Column)],
         (items, shuffled) in proptest::collection::vec((proptest::array::uniform3(finite()), 0u32..3, 1usize..3), 0..30)
             .prop_map(|items| items.into_iter().enumerate().collect::<Vec<_>>())
@@ -124,13 +124,13 @@ fn each_element_by_itself_or_all_of_them() {
         );
         columns
     };
-    let sum = floats(&result(Op::Sum, Over::Rows)[0]);
+    let sum = floats(&result(Op::Sum, ReduceOver::Rows)[0]);
     assert_eq!(sum, [4.0, 5.0, 0.75]);
-    assert_eq!(floats(&result(Op::Mean, Over::Rows)[0])[2], 0.375);
-    assert_eq!(result(Op::Max, Over::Elements)[0], 7_f32.to_ne_bytes(), "a number that was one");
-    let histogram = result(Op::histogram(0.0, 1.0, 2), Over::Elements);
+    assert_eq!(floats(&result(Op::Mean, ReduceOver::Rows)[0])[2], 0.375);
+    assert_eq!(result(Op::Max, ReduceOver::Elements)[0], 7_f32.to_ne_bytes(), "a number that was one");
+    let histogram = result(Op::histogram(0.0, 1.0, 2), ReduceOver::Elements);
     assert_eq!((ints(&histogram[0]), ints(&histogram[1])), (vec![1, 2], vec![1, 2]));
-    let histogram = result(Op::histogram(0.0, 1.0, 2), Over::Rows);
+    let histogram = result(Op::histogram(0.0, 1.0, 2), ReduceOver::Rows);
     assert_eq!(ints(&histogram[0]), [0, 1, 0, 0, 1, 1], "bins of each element");
     assert_eq!(ints(&histogram[1]), [0, 1, 1, 1, 0, 0]);
 }
@@ -139,9 +139,11 @@ fn each_element_by_itself_or_all_of_them() {
 fn what_is_no_number_fails_its_item_and_leaves_the_result_alone() {
     let infinite = |op: &Op| matches!(op, Op::Sum | Op::Mean);
     for op in [Op::Sum, Op::Mean, Op::Min, Op::Max, Op::histogram(0.0, 1.0, 2)] {
-        for (dtype, over) in
-            [(DType::F32, Over::Rows), (DType::F64, Over::Elements), (DType::F16, Over::Rows)]
-        {
+        for (dtype, over) in [
+            (DType::F32, ReduceOver::Rows),
+            (DType::F64, ReduceOver::Elements),
+            (DType::F16, ReduceOver::Rows),
+        ] {
             let of = reduced(Some(op.clone()), over, By::Nothing, dtype);
             for (value, is_refused) in [
                 (f64::NAN, true),
@@ -166,7 +168,7 @@ fn what_is_no_number_fails_its_item_and_leaves_the_result_alone() {
 #[test]
 fn a_sum_beyond_f64_is_refused_and_the_mean_of_its_numbers_is_none() {
     for op in [Op::Sum, Op::Mean] {
-        let of = reduced(Some(op.clone()), Over::Elements, By::Nothing, DType::F64);
+        let of = reduced(Some(op.clone()), ReduceOver::Elements, By::Nothing, DType::F64);
         let mut state = of.state(None).unwrap();
         let data = [f64::MAX; 2].map(f64::to_ne_bytes).concat();
         let row = TensorView { name: "y", dtype: DType::F64, shape: &[2], data: &data };
@@ -181,7 +183,7 @@ fn a_sum_beyond_f64_is_refused_and_the_mean_of_its_numbers_is_none() {
 
 #[test]
 fn totals_of_doubles_keep_every_bit() {
-    let of = reduced(Some(Op::Sum), Over::Elements, By::Nothing, DType::F64);
+    let of = reduced(Some(Op::Sum), ReduceOver::Elements, By::Nothing, DType::F64);
     let mut state = of.state(None).unwrap();
     for (index, value) in [(0, 1e16), (1, 1.0), (2, 1.0), (3, -1e16)] {
         let data = f64::to_ne_bytes(value);
@@ -200,7 +202,7 @@ fn totals_of_doubles_keep_every_bit() {
 
 #[test]
 fn keys_are_sorted_and_give_a_row_each() {
-    let of = |by| reduced(Some(Op::Sum), Over::Elements, by, DType::F32);
+    let of = |by| reduced(Some(Op::Sum), ReduceOver::Elements, by, DType::F32);
     let all = |of: &Reduced| {
         let one = |(i, name, class)| (i, contribution(of, name, i, &[1.0, 2.0, 3.0], class));
         [(0, "b/x.png", 10), (1, "a/y/z.png", 9), (2, "top.png", 10)].map(one)
@@ -223,7 +225,7 @@ fn keys_are_sorted_and_give_a_row_each() {
 
 #[test]
 fn integers_stay_integers_and_one_beyond_64_bits_is_refused() {
-    let of = reduced(Some(Op::Sum), Over::Elements, By::Nothing, DType::I64);
+    let of = reduced(Some(Op::Sum), ReduceOver::Elements, By::Nothing, DType::I64);
     let add = |state: &mut dyn MergeState, value: i64| {
         let data = value.to_ne_bytes();
         let row = TensorView { name: "y", dtype: DType::I64, shape: &[1], data: &data };
@@ -244,7 +246,7 @@ fn integers_stay_integers_and_one_beyond_64_bits_is_refused() {
 
 #[test]
 fn a_row_of_another_shape_fails_its_item_and_damage_is_no_state() {
-    let of = reduced(Some(Op::Sum), Over::Rows, By::Nothing, DType::F32);
+    let of = reduced(Some(Op::Sum), ReduceOver::Rows, By::Nothing, DType::F32);
     let row = TensorView { name: "y", dtype: DType::F32, shape: &[1], data: &[0; 4] };
     let info = ItemInfo { name: "a", id: item(0), source: "s", parts: &[] };
     let refused = of.contribute(&info, &[Value::Tensor(row)], &mut Vec::new()).unwrap_err();

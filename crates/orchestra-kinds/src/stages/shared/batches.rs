@@ -9,7 +9,7 @@ use orchestra_plan::{
 settings! {
     /// How rows become batches.
     #[derive(Debug)]
-    pub struct Batches {
+    pub struct BatchSettings {
         /// the most rows that the model runs at once
         #[range(1, MAX_BATCH)]
         max: Option<At<u64>> => "by device",
@@ -18,7 +18,7 @@ settings! {
     }
 }
 
-impl Setting for Batches {
+impl Setting for BatchSettings {
     const TYPE: &'static str = "table";
     const TABLE: &'static [Key] = <Self as Settings>::KEYS;
     const LEFT_OUT: &'static str = "by device";
@@ -28,7 +28,7 @@ impl Setting for Batches {
     }
 }
 
-impl Batches {
+impl BatchSettings {
     /// Those of a model, or of a program by the name of its file.
     pub fn of(&self, model: At<String>) -> BatchDraft {
         let (max_batch, wait) = (self.max.clone(), self.wait);
@@ -38,9 +38,9 @@ impl Batches {
 
 /// What each input of a model reads: [`upstreams_of_model`] has it.
 #[derive(Debug)]
-pub struct Feeds;
+pub struct InputTable;
 
-impl Setting for Feeds {
+impl Setting for InputTable {
     const TYPE: &'static str = "table";
     const LEFT_OUT: &'static str = "none";
 

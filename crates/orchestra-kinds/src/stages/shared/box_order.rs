@@ -7,7 +7,7 @@ use orchestra_plan::choices;
 choices! {
     /// An order of boxes.
     #[derive(Encode, Decode)]
-    pub enum Order {
+    pub enum BoxOrder {
         /// as they come
         Given = "given",
         /// best first
@@ -31,18 +31,18 @@ pub struct BoxPosition {
     pub height: f64,
 }
 
-impl Order {
+impl BoxOrder {
     /// Stable: equal ones stay in the order of the model.
     pub fn sort<T>(self, mut found: Vec<(BoxPosition, T)>) -> Vec<T> {
         let by = |key: fn(&BoxPosition) -> f64| {
             move |(a, _): &(BoxPosition, T), (b, _): &(BoxPosition, T)| compare_numbers(key(a), key(b))
         };
         match self {
-            Order::Given => {}
-            Order::Score => found.sort_by(by(|position| -f64::from(position.score))),
-            Order::LeftToRight => found.sort_by(by(|position| position.x)),
-            Order::TopToBottom => found.sort_by(by(|position| position.y)),
-            Order::Reading => {
+            BoxOrder::Given => {}
+            BoxOrder::Score => found.sort_by(by(|position| -f64::from(position.score))),
+            BoxOrder::LeftToRight => found.sort_by(by(|position| position.x)),
+            BoxOrder::TopToBottom => found.sort_by(by(|position| position.y)),
+            BoxOrder::Reading => {
                 found.sort_by(by(|position| position.y));
                 let mut rest = &mut found[..];
                 while let Some((first, _)) = rest.first() {
@@ -77,18 +77,18 @@ mod tests {
             position(0.7, 50.0, 31.0),
             position(0.6, 10.0, 34.0),
         ];
-        let sorted = |order: Order| order.sort(boxes.into_iter().zip(0..).collect());
-        assert_eq!(sorted(Order::Given), [0, 1, 2, 3]);
-        assert_eq!(sorted(Order::Reading), [1, 0, 3, 2]);
-        assert_eq!(sorted(Order::TopToBottom), [0, 1, 2, 3]);
-        assert_eq!(sorted(Order::LeftToRight), [1, 3, 2, 0]);
-        assert_eq!(sorted(Order::Score), [1, 2, 3, 0]);
+        let sorted = |order: BoxOrder| order.sort(boxes.into_iter().zip(0..).collect());
+        assert_eq!(sorted(BoxOrder::Given), [0, 1, 2, 3]);
+        assert_eq!(sorted(BoxOrder::Reading), [1, 0, 3, 2]);
+        assert_eq!(sorted(BoxOrder::TopToBottom), [0, 1, 2, 3]);
+        assert_eq!(sorted(BoxOrder::LeftToRight), [1, 3, 2, 0]);
+        assert_eq!(sorted(BoxOrder::Score), [1, 2, 3, 0]);
         let zeros = [position(0.0, 0.0, -0.0), position(-0.0, -0.0, 0.0), position(0.0, 0.0, 0.0)];
-        for order in Order::ALL.iter().copied() {
+        for order in BoxOrder::ALL.iter().copied() {
             assert_eq!(order.sort(zeros.into_iter().zip(0..).collect()), [0, 1, 2], "equal ones stay");
         }
         let rubbish = [position(f32::NAN, f64::NAN, f64::INFINITY), position(0.0, 0.0, f64::NAN), boxes[0]];
-        for order in Order::ALL.iter().copied() {
+        for order in BoxOrder::ALL.iter().copied() {
             assert_eq!(order.sort(rubbish.into_iter().zip(0..).collect()).len(), 3);
         }
     }

@@ -20,9 +20,9 @@ const OUTPUT: [Key; 2] = [
 
 /// The outputs that a file declares.
 #[derive(Debug)]
-pub struct Outputs(pub Vec<TensorSpec>);
+pub struct DeclaredOutputs(pub Vec<TensorSpec>);
 
-impl Setting for Outputs {
+impl Setting for DeclaredOutputs {
     const TYPE: &'static str = "table";
 
     fn read(f: &mut Fields<'_, '_>, key: &str) -> Option<Self> {

@@ -9,7 +9,7 @@ use crate::elements::no_number;
 
 /// A column, and what of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
-pub enum Field {
+pub enum RowField {
     Label(usize),
     Text(usize),
     Class(usize),
@@ -18,24 +18,24 @@ pub enum Field {
     Element { column: usize, at: usize, ty: Type },
 }
 
-impl Field {
+impl RowField {
     pub(super) fn column(self) -> usize {
         match self {
-            Field::Label(column)
-            | Field::Text(column)
-            | Field::Class(column)
-            | Field::Score(column)
-            | Field::Count(column)
-            | Field::Element { column, .. } => column,
+            RowField::Label(column)
+            | RowField::Text(column)
+            | RowField::Class(column)
+            | RowField::Score(column)
+            | RowField::Count(column)
+            | RowField::Element { column, .. } => column,
         }
     }
 
     pub(super) fn ty(self) -> Type {
         match self {
-            Field::Label(_) | Field::Text(_) => Type::Text,
-            Field::Class(_) | Field::Count(_) => Type::Integer,
-            Field::Score(_) => Type::Number,
-            Field::Element { ty, .. } => ty,
+            RowField::Label(_) | RowField::Text(_) => Type::Text,
+            RowField::Class(_) | RowField::Count(_) => Type::Integer,
+            RowField::Score(_) => Type::Number,
+            RowField::Element { ty, .. } => ty,
         }
     }
 
@@ -45,11 +45,11 @@ impl Field {
     /// It is NaN, it is missing, or it is an integer that an `f64` would round.
     pub(super) fn number(self, row: &[Value<'_>]) -> Result<Option<f64>, Refusal> {
         match self {
-            Field::Score(at) => match best(row, at) {
+            RowField::Score(at) => match best(row, at) {
                 Some(label) if label.score.is_nan() => Err(no_number("score", 0)),
                 label => Ok(label.map(|label| f64::from(label.score))),
             },
-            Field::Element { column, at, .. } => {
+            RowField::Element { column, at, .. } => {
                 read(row, column, at, |name, element| match element.to_i64() {
                     Some(whole) => exact(whole).map(Some),
                     None if element.to_f64().is_nan() => Err(no_number(name, at)),
@@ -62,21 +62,21 @@ impl Field {
 
     pub(super) fn integer(self, row: &[Value<'_>]) -> Result<Option<i64>, Refusal> {
         match self {
-            Field::Class(at) => Ok(best(row, at).map(|label| i64::from(label.class))),
-            Field::Count(at) => Ok(match row.get(at) {
+            RowField::Class(at) => Ok(best(row, at).map(|label| i64::from(label.class))),
+            RowField::Count(at) => Ok(match row.get(at) {
                 Some(Value::List(rows)) => Some(rows.len() as i64),
                 _ => None,
             }),
-            Field::Element { column, at, .. } => read(row, column, at, |_, element| Ok(element.to_i64())),
-            Field::Label(_) | Field::Text(_) | Field::Score(_) => Ok(None),
+            RowField::Element { column, at, .. } => read(row, column, at, |_, element| Ok(element.to_i64())),
+            RowField::Label(_) | RowField::Text(_) | RowField::Score(_) => Ok(None),
         }
     }
 
     pub(super) fn text<'a>(self, row: &'a [Value<'_>]) -> Result<Option<&'a str>, Refusal> {
         Ok(match (self, row.get(self.column())) {
             (_, Some(Value::Missing(name))) => return Err(Refusal::missing(name)),
-            (Field::Label(_), Some(Value::Labels(labels))) => labels.first().map(|label| label.label),
-            (Field::Text(_), Some(Value::Text(text))) => Some(text),
+            (RowField::Label(_), Some(Value::Labels(labels))) => labels.first().map(|label| label.label),
+            (RowField::Text(_), Some(Value::Text(text))) => Some(text),
             _ => None,
         })
     }
@@ -89,8 +89,8 @@ impl Field {
     pub(super) fn is_nan(self, row: &[Value<'_>]) -> Result<bool, Refusal> {
         match self {
             _ if self.is_missing(row) => Ok(false),
-            Field::Score(at) => Ok(best(row, at).is_some_and(|label| label.score.is_nan())),
-            Field::Element { column, at, .. } => {
+            RowField::Score(at) => Ok(best(row, at).is_some_and(|label| label.score.is_nan())),
+            RowField::Element { column, at, .. } => {
                 read(row, column, at, |_, element| Ok(element.to_f64().is_nan()))
             }
             _ => Ok(false),
@@ -156,7 +156,7 @@ pub fn fields(schema: &Schema) -> Vec<String> {
 }
 
 /// The field of a name; `None` where there is none, or where it may mean several.
-pub fn field(schema: &Schema, name: &str) -> Option<Field> {
+pub fn field(schema: &Schema, name: &str) -> Option<RowField> {
     let (column, what) = name.rsplit_once('.').map_or((None, name), |(column, what)| (Some(column), what));
     // A name alone is enough where it can mean one column only.
     let of = |fits: &dyn Fn(&ColumnType) -> bool| {
@@ -167,10 +167,10 @@ pub fn field(schema: &Schema, name: &str) -> Option<Field> {
     };
     let labels = || of(&|ty| *ty == ColumnType::Labels);
     match what {
-        "label" => labels().map(Field::Label),
-        "class" => labels().map(Field::Class),
-        "score" => labels().map(Field::Score),
-        "count" => of(&|ty| matches!(ty, ColumnType::List(_))).map(Field::Count),
+        "label" => labels().map(RowField::Label),
+        "class" => labels().map(RowField::Class),
+        "score" => labels().map(RowField::Score),
+        "count" => of(&|ty| matches!(ty, ColumnType::List(_))).map(RowField::Count),
         _ => None,
     }
     .or_else(|| {
@@ -180,7 +180,7 @@ pub fn field(schema: &Schema, name: &str) -> Option<Field> {
         };
         let column = schema.position(name)?;
         if *schema.0[column].ty.required() == ColumnType::Text {
-            return at.is_none().then_some(Field::Text(column));
+            return at.is_none().then_some(RowField::Text(column));
         }
         let stored = schema.0[column].ty.stored()?;
         let ty = match stored.dtype {
@@ -189,8 +189,8 @@ pub fn field(schema: &Schema, name: &str) -> Option<Field> {
             _ => Type::Integer,
         };
         match (at, stored.row_len()) {
-            (Some(at), Some(n)) if at < n => Some(Field::Element { column, at, ty }),
-            (None, Some(1)) => Some(Field::Element { column, at: 0, ty }),
+            (Some(at), Some(n)) if at < n => Some(RowField::Element { column, at, ty }),
+            (None, Some(1)) => Some(RowField::Element { column, at: 0, ty }),
             _ => None,
         }
     })

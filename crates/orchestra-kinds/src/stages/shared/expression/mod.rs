@@ -16,7 +16,7 @@ use orchestra_core::DType;
 use orchestra_core::data::{Refusal, Value};
 
 use field::exact;
-pub use field::{Field, field, fields};
+pub use field::{RowField, field, fields};
 pub use of_key::of_key;
 pub use parse::{Wrong, parse};
 pub use tensor::{ColumnExpression, TensorExpression, no_value, parse_column, whole_column};
@@ -108,7 +108,7 @@ pub enum Expression {
     Number(f64),
     Text(String),
     Truth(bool),
-    Field(Field),
+    Field(RowField),
     Not(Box<Expression>),
     /// All of them, or at least one: the first that decides ends it.
     All(Vec<Expression>),

@@ -6,7 +6,7 @@
 use orchestra_core::data::Schema;
 
 use super::tensor::cast;
-use super::{Arithmetic, Comparison, Expression, Field, Type, field};
+use super::{Arithmetic, Comparison, Expression, RowField, Type, field};
 
 /// Parentheses, signs and functions within one another.
 const MAX_NESTING: usize = 32;
@@ -313,7 +313,7 @@ impl<'a> Parser<'a> {
     }
 
     /// The longest name of a field that stands here as a whole: behind it comes no part of a name.
-    pub(super) fn longest_field(&self, rest: &'a str) -> Option<(&'a str, Field)> {
+    pub(super) fn longest_field(&self, rest: &'a str) -> Option<(&'a str, RowField)> {
         let ends = |at: usize| {
             let after = &rest[at..];
             after.is_empty()

@@ -7,7 +7,7 @@ use orchestra_core::data::{ColumnType, Refusal, Schema, Value, fixed_tensor};
 use orchestra_core::{DType, Element};
 
 use super::parse::{Parser, form, shown, word};
-use super::{Expression, Field, Wrong, field};
+use super::{Expression, RowField, Wrong, field};
 
 /// What is said of a list or a cast within an expression.
 pub(super) const OUTERMOST: &str =
@@ -72,7 +72,7 @@ pub fn whole_column(schema: &Schema, resolved: &dyn Fn(&str) -> Option<String>, 
     let place = schema.position(text).or_else(|| schema.position(&resolved(text)?))?;
     let is_part = matches!(
         field(schema, &schema.0[place].name),
-        Some(Field::Label(_) | Field::Class(_) | Field::Score(_) | Field::Count(_))
+        Some(RowField::Label(_) | RowField::Class(_) | RowField::Score(_) | RowField::Count(_))
     );
     (!is_part).then_some(place)
 }
