@@ -374,7 +374,7 @@ fn a_model_is_tried_once_by_plan_or_run_and_never_by_check() {
     let cache = place.path("cache");
     // ONNX Runtime is not to be fetched for this test alone.
     let library = orchestra::library::find(
-        &orchestra::library::Request {
+        &orchestra::library::LibraryRequest {
             flavor: orchestra::library::Flavor::Cpu,
             explicit: None,
             offline: true,

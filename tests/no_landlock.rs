@@ -7,7 +7,7 @@ use std::fs;
 
 use crate::common::{Blocks, Workplace, write_pictures};
 use crate::uml::{Booted, boot};
-use orchestra_onnx::library::{self, Env, Flavor, Request};
+use orchestra_onnx::library::{self, Env, Flavor, LibraryRequest};
 use orchestra_testkit::records::{Records, items};
 
 const ITEMS: u64 = 20;
@@ -48,7 +48,7 @@ fn a_kernel_without_landlock_is_named_and_refused_where_a_sandbox_is_required() 
     place.write(WORKFLOW);
     let workflow = place.workflow();
     // That kernel has no network to fetch it by. The worker does not come to load it.
-    let request = Request { flavor: Flavor::Cpu, explicit: None, offline: true };
+    let request = LibraryRequest { flavor: Flavor::Cpu, explicit: None, offline: true };
     let library = library::find(&request, &Env::from_process()).0.unwrap().path;
     let script = format!(
         "export ORT_DYLIB_PATH='{library}'

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::common::Workplace;
-use orchestra_onnx::library::{self, Env, Flavor, Request};
+use orchestra_onnx::library::{self, Env, Flavor, LibraryRequest};
 use orchestra_testkit::images::{Kind, write_bad_pictures, write_picture};
 use orchestra_testkit::records::items;
 use orchestra_testkit::{models, trap_library};
@@ -141,7 +141,7 @@ fn failures_that_another_onnxruntime_would_retry_stay_as_they_are() {
 
 /// The version of the library that is used, and the same library under a name that says another version.
 fn other_library(place: &Workplace) -> (String, PathBuf) {
-    let request = Request { flavor: Flavor::Cpu, explicit: None, offline: true };
+    let request = LibraryRequest { flavor: Flavor::Cpu, explicit: None, offline: true };
     let library = library::find(&request, &Env::from_process()).0.unwrap();
     let other = place.path("libonnxruntime.so.1.31.99");
     fs::copy(library.path, &other).unwrap();

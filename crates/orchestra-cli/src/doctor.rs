@@ -6,7 +6,7 @@ mod tensorrt;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use orchestra::library::{CudaLibraries, Env, Flavor, Library, Request, Tried, find_cuda};
+use orchestra::library::{CudaLibraries, Env, Flavor, Library, LibraryRequest, Tried, find_cuda};
 use orchestra::plan::format_bytes;
 use orchestra::{DriverProbe, GpuProbe, Machine, NvmlProbe, driver_problem};
 use serde::Serialize;
@@ -84,7 +84,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, Failed> {
 /// A machine without a GPU lacks nothing, and is told all the same which libraries of CUDA it has.
 fn of_gpus(machine: &Machine, args: &DoctorArgs) -> Vec<Finding> {
     let has_gpu = !machine.gpus.is_empty();
-    let request = Request { flavor: Flavor::Gpu, explicit: args.ort_library.clone(), offline: true };
+    let request = LibraryRequest { flavor: Flavor::Gpu, explicit: args.ort_library.clone(), offline: true };
     let env = Env::from_process();
     let (runtime, _) = orchestra::library::find(&request, &env);
     let libraries = find_cuda(&env, runtime.as_ref().map(|library| library.path.as_path()));
@@ -114,7 +114,7 @@ fn runtime_library(flavor: Flavor, args: &DoctorArgs) -> Finding {
         Flavor::Cpu => "onnxruntime",
         Flavor::Gpu => "onnxruntime-gpu",
     };
-    let request = Request { flavor, explicit: args.ort_library.clone(), offline: true };
+    let request = LibraryRequest { flavor, explicit: args.ort_library.clone(), offline: true };
     match orchestra::library::find(&request, &Env::from_process()) {
         (Some(Library { path, version, origin, .. }), _) => {
             Finding::found(subject, version.as_deref(), origin, &path)

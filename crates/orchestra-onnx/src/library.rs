@@ -39,15 +39,15 @@ pub use self::cuda::{
 };
 pub use self::env::Env;
 pub use self::error::LibraryError;
-pub use self::found::{Library, Progress, Request, Silent};
-pub use self::origin::{CUDA_LIBRARIES_VARIABLE, Flavor, Origin, Tried};
+pub use self::found::{Library, LibraryRequest, Progress, Silent};
+pub use self::origin::{CUDA_LIBRARIES_VARIABLE, Flavor, LibraryOrigin, Tried};
 pub use self::pins::{Pin, pinned};
 
-use self::search::Search;
+use self::search::LibrarySearch;
 
 /// Looks for a library without fetching one. The second value is every place that had none which can be used, and why.
-pub fn find(request: &Request, env: &Env) -> (Option<Library>, Vec<Tried>) {
-    let mut search = Search::new(request, env);
+pub fn find(request: &LibraryRequest, env: &Env) -> (Option<Library>, Vec<Tried>) {
+    let mut search = LibrarySearch::new(request, env);
     // An error is in the second value, too.
     (search.run().ok().flatten(), search.tried)
 }
@@ -57,7 +57,7 @@ pub fn find(request: &Request, env: &Env) -> (Option<Library>, Vec<Tried>) {
 ///
 /// # Errors
 /// What is missing, and what to do. Fetching may still fail for want of a network.
-pub fn look_for_cuda(request: &Request, env: &Env) -> Result<CudaLibraries, LibraryError> {
+pub fn look_for_cuda(request: &LibraryRequest, env: &Env) -> Result<CudaLibraries, LibraryError> {
     let there = there(request, env)?;
     if there.is_none() {
         fetch::is_possible(request.flavor, env)?;
@@ -70,7 +70,7 @@ pub fn look_for_cuda(request: &Request, env: &Env) -> Result<CudaLibraries, Libr
 /// # Errors
 /// As for `find_or_fetch`; or a library that the CUDA provider does not load without is nowhere.
 pub fn find_or_fetch_with_cuda(
-    request: &Request,
+    request: &LibraryRequest,
     env: &Env,
     progress: &mut dyn Progress,
 ) -> Result<Library, LibraryError> {
@@ -94,8 +94,8 @@ pub fn find_or_fetch_with_cuda(
 }
 
 /// The library that is used if nothing is fetched; `None`: one is to be fetched.
-fn there(request: &Request, env: &Env) -> Result<Option<Library>, LibraryError> {
-    let mut search = Search::new(request, env);
+fn there(request: &LibraryRequest, env: &Env) -> Result<Option<Library>, LibraryError> {
+    let mut search = LibrarySearch::new(request, env);
     let found = search.run()?;
     if found.is_none() && request.offline {
         return Err(LibraryError::Offline { flavor: request.flavor, tried: search.tried });
@@ -129,7 +129,7 @@ fn cuda_of(env: &Env, runtime: Option<&Library>) -> Result<CudaLibraries, Librar
 /// A path that the user named cannot be used, or nothing was found and the fetch is forbidden, impossible or failed. Every
 /// text says what to do.
 pub fn find_or_fetch(
-    request: &Request,
+    request: &LibraryRequest,
     env: &Env,
     progress: &mut dyn Progress,
 ) -> Result<Library, LibraryError> {

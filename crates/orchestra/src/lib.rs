@@ -62,9 +62,9 @@ pub use orchestra_machine::{
 /// ONNX Runtime's library: what is searched for, found and fetched.
 pub use orchestra_onnx::library;
 pub use orchestra_onnx::library::{
-    CudaLibraries, Flavor, Library, LibraryError, Origin as LibraryOrigin, Progress, Silent,
+    CudaLibraries, Flavor, Library, LibraryError, LibraryOrigin, Progress, Silent,
 };
-use orchestra_onnx::library::{Env, Request};
+use orchestra_onnx::library::{Env, LibraryRequest};
 pub use orchestra_plan as plan;
 use orchestra_plan::{AskProgram, BatchPlan, DeviceView, Kinds, LookInto, NodeView, RealHost, WorkerPlan};
 pub use orchestra_plan::{
@@ -348,7 +348,7 @@ pub fn runtime_library(
     let mut of_models = plan.batch_stages().map(|(_, batch)| batch).filter(|batch| runs_models(batch));
     let library = match of_models.any(|batch| batch.workers.iter().any(is_gpu)) {
         true => {
-            let request = Request { flavor: Flavor::Gpu, explicit, offline };
+            let request = LibraryRequest { flavor: Flavor::Gpu, explicit, offline };
             let library = orchestra_onnx::library::find_or_fetch_with_cuda(&request, &env, progress)?;
             if plan.needs_tensorrt() {
                 orchestra_onnx::library::add_tensorrt(library, &env)?
@@ -357,7 +357,7 @@ pub fn runtime_library(
             }
         }
         false => orchestra_onnx::library::find_or_fetch(
-            &Request { flavor: Flavor::Cpu, explicit, offline },
+            &LibraryRequest { flavor: Flavor::Cpu, explicit, offline },
             &env,
             progress,
         )?,

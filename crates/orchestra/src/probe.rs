@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use orchestra_core::probing::EDITION;
 use orchestra_core::{ProbedModel, SessionTuning};
 use orchestra_onnx::OnnxSpec;
-use orchestra_onnx::library::{Env, Flavor, Library, Request, Silent, find, find_or_fetch};
+use orchestra_onnx::library::{Env, Flavor, Library, LibraryRequest, Silent, find, find_or_fetch};
 use orchestra_onnx::probe::{PROBE, Probe};
 use orchestra_plan::{ModelPlan, ProbeModel, ProbeRequest};
 use orchestra_runtime::ProcessLauncher;
@@ -89,7 +89,8 @@ impl ModelProbe {
     /// Any library will do, so one for GPUs that is there goes before one that would have to be fetched.
     fn library(&self) -> Result<Library, String> {
         let env = Env::from_process();
-        let request = |flavor| Request { flavor, explicit: self.ort_library.clone(), offline: self.offline };
+        let request =
+            |flavor| LibraryRequest { flavor, explicit: self.ort_library.clone(), offline: self.offline };
         let there = find(&request(Flavor::Cpu), &env).0.or_else(|| find(&request(Flavor::Gpu), &env).0);
         match there {
             Some(library) => Ok(library),

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use orchestra_machine::{DriverProbe, Machine, NvmlProbe, driver_problem};
-use orchestra_onnx::library::{CudaLibraries, Env, Flavor, LibraryError, Request, look_for_cuda};
+use orchestra_onnx::library::{CudaLibraries, Env, Flavor, LibraryError, LibraryRequest, look_for_cuda};
 
 /// What this machine has, as far as a run could use it: where something is missing that every GPU needs, `gpus_unusable` says what, a plan
 /// with `devices.use = "auto"` takes the CPU, and one that names a GPU is an error. `ort_library` and `offline` are those of the run. Blocks,
@@ -21,7 +21,7 @@ pub fn usable_machine(ort_library: Option<&Path>, offline: bool) -> Machine {
 /// Why no worker could use any GPU of this machine, and what to do; `None`: nothing speaks against it.
 #[must_use]
 pub fn why_no_cuda(ort_library: Option<PathBuf>, offline: bool) -> Option<String> {
-    let request = Request { flavor: Flavor::Gpu, explicit: ort_library, offline };
+    let request = LibraryRequest { flavor: Flavor::Gpu, explicit: ort_library, offline };
     problem(look_for_cuda(&request, &Env::from_process()), &NvmlProbe::new())
 }
 

@@ -60,7 +60,7 @@ fn lacking_in_words(product: &'static str, parts: &[&CudaLibrary]) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use orchestra::library::Origin;
+    use orchestra::library::LibraryOrigin;
 
     use super::*;
 
@@ -68,7 +68,7 @@ mod tests {
         let found = found.then(|| FoundLibrary {
             path: format!("/nv/{name}").into(),
             version: Some("13.2".into()),
-            origin: Origin::System,
+            origin: LibraryOrigin::System,
         });
         CudaLibrary { name, product, need, package: product, found }
     }

@@ -40,7 +40,7 @@ fn in_words(libraries: &CudaLibraries, has_provider: bool) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use orchestra::library::{CudaLibrary, Origin};
+    use orchestra::library::{CudaLibrary, LibraryOrigin};
 
     use super::*;
 
@@ -48,7 +48,7 @@ mod tests {
         let found = found.then(|| FoundLibrary {
             path: "/site/tensorrt_libs/libnvinfer.so.10".into(),
             version: Some("10.16.1.11".into()),
-            origin: Origin::Python,
+            origin: LibraryOrigin::Python,
         });
         let library = CudaLibrary {
             name: "libnvinfer.so.10",

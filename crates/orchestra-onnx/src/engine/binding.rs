@@ -13,7 +13,7 @@ use ort::session::{IoBinding, RunOptions, Session};
 use ort::value::{DynTensor, DynTensorValueType, DynValue, TensorElementType};
 use ort::{AsPointer, sys};
 
-use super::model::{Model, RowAddresses, RowTensor, element_type};
+use super::model::{RowAddresses, RowTensor, SessionModel, element_type};
 use super::shrink::Shrink;
 use super::{errors, trim_graph};
 use orchestra_worker::engine::{RunError, nanos};
@@ -82,7 +82,7 @@ impl BoundSession {
     /// is, until the next run or `release`.
     pub unsafe fn run(
         &mut self,
-        model: &Model,
+        model: &SessionModel,
         addresses: &RowAddresses,
         timing: &mut RunTiming,
     ) -> Result<(), RunError> {
@@ -129,7 +129,7 @@ impl BoundSession {
     ///
     /// # Safety
     /// As for [`BoundSession::run`].
-    pub unsafe fn warm(&mut self, model: &Model, addresses: &RowAddresses) -> Result<(), RunError> {
+    pub unsafe fn warm(&mut self, model: &SessionModel, addresses: &RowAddresses) -> Result<(), RunError> {
         // SAFETY: the caller's promises are the same.
         let ran = unsafe { self.run(model, addresses, &mut RunTiming::default()) };
         self.release();
@@ -144,7 +144,7 @@ impl BoundSession {
     /// Outputs of dynamic shape of the run of `ran` rows, cut to the first `wanted` (the others are padding).
     pub fn take_dynamic(
         &mut self,
-        model: &Model,
+        model: &SessionModel,
         ran: usize,
         wanted: usize,
     ) -> Result<Vec<DynamicOutput>, RunError> {
@@ -168,7 +168,7 @@ impl BoundSession {
 
     /// # Safety
     /// As for [`BoundSession::run`].
-    unsafe fn bind(&mut self, model: &Model, addresses: &RowAddresses) -> ort::Result<()> {
+    unsafe fn bind(&mut self, model: &SessionModel, addresses: &RowAddresses) -> ort::Result<()> {
         // Everything is bound anew for every run: the C side copies inputs to the device when they are bound, and would take the
         // last run's dynamic output for the place of the next one's.
         let inputs = model.session_inputs.iter().zip(&model.inputs).zip(&addresses.inputs);
@@ -206,7 +206,7 @@ impl BoundSession {
         Ok(())
     }
 
-    fn run_bound(&mut self, model: &Model) -> ort::Result<()> {
+    fn run_bound(&mut self, model: &SessionModel) -> ort::Result<()> {
         if self.on_device {
             self.binding.synchronize_inputs()?;
         }
@@ -222,7 +222,7 @@ impl BoundSession {
     }
 
     /// Takes over the outputs of dynamic shape of a run. Outputs were bound in the order of the model, and are given in that order.
-    fn keep_dynamic(&mut self, model: &Model) -> ort::Result<()> {
+    fn keep_dynamic(&mut self, model: &SessionModel) -> ort::Result<()> {
         for (at, (value, fixed)) in output_values(&self.binding)?.into_iter().zip(&model.outputs).enumerate()
         {
             if fixed.is_none() {

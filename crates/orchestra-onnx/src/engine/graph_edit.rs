@@ -70,7 +70,7 @@ impl<'a> GraphEdit<'a> {
     pub fn of(model: &'a [u8]) -> Result<Self, EditError> {
         let (mut opset, mut graphs) = (1, Vec::new());
         for field in fields(model) {
-            let Field { number, place, value } = field?;
+            let MessageField { number, place, value } = field?;
             match (number, value) {
                 (MODEL_GRAPH, Some(graph)) => graphs.push((place, graph)),
                 (MODEL_OPSET, Some(set)) => {
@@ -135,7 +135,7 @@ impl<'a> GraphEdit<'a> {
         let last = last.encode_to_vec();
         let (mut graph, mut copied) = (vec![&*first], 0);
         for field in fields(self.graph) {
-            let Field { number, place, value } = field?;
+            let MessageField { number, place, value } = field?;
             let Some(value) = value.filter(|_| self.replaced.iter().any(|r| r.number == number)) else {
                 continue;
             };
@@ -173,7 +173,7 @@ impl<'a> GraphEdit<'a> {
 }
 
 /// One field of a message.
-struct Field<'a> {
+struct MessageField<'a> {
     number: u32,
     /// Where key and value are in the message.
     place: Range<usize>,
@@ -182,7 +182,7 @@ struct Field<'a> {
 }
 
 /// The fields of a message in their order. Ends after the first that is none.
-fn fields(message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, DecodeError>> {
+fn fields(message: &[u8]) -> impl Iterator<Item = Result<MessageField<'_>, DecodeError>> {
     let mut rest = message;
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -194,7 +194,7 @@ fn fields(message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, DecodeError>
             rest = &[];
         }
         let place = start..message.len() - rest.len();
-        Some(read.map(|(number, value)| Field { number, place, value }))
+        Some(read.map(|(number, value)| MessageField { number, place, value }))
     })
 }
 

@@ -16,26 +16,26 @@ use std::time::Instant;
 
 use super::binding::{BoundSession, value_over};
 use super::cuda_runtime::{CudaRuntime, TO_DEVICE, TO_HOST};
-use super::model::{Model, RowAddresses, RowTensor, element_type};
+use super::model::{RowAddresses, RowTensor, SessionModel, element_type};
 
 /// A loop over a session. Drop it before the session.
 pub struct IteratedSession {
     iteration: Iteration,
-    place: Place,
+    place: LoopDevice,
     /// Made for the first batch, and made anew for a larger one.
-    memory: Option<Memory>,
+    memory: Option<LoopTensors>,
 }
 
 /// Where the tensors of a loop lie.
-struct Place {
+struct LoopDevice {
     device: AllocationDevice<'static>,
     /// What copies from and to there; `None`: it is the host's own memory.
     cuda: Option<CudaRuntime>,
 }
 
 /// Tensors for so many rows, and what is bound to them. Fields are dropped in this order.
-struct Memory {
-    /// For so many rows, the two sets: see [`Memory::bind`].
+struct LoopTensors {
+    /// For so many rows, the two sets: see [`LoopTensors::bind`].
     bound: Option<(usize, [IoBinding; 2])>,
     inputs: Vec<RowMemory<*mut u8>>,
     outputs: Vec<RowMemory<*mut u8>>,
@@ -47,7 +47,7 @@ struct Memory {
 }
 
 // SAFETY: the addresses are those of tensors that are kept beside them, and are used by the owner of the loop alone.
-unsafe impl Send for Memory {}
+unsafe impl Send for LoopTensors {}
 
 impl IteratedSession {
     /// A loop on `device`. Call it when the provider is loaded.
@@ -56,14 +56,14 @@ impl IteratedSession {
     /// CUDA's runtime is not in the process under a known name.
     pub fn new(iteration: Iteration, device: &DeviceKind) -> ort::Result<IteratedSession> {
         let place = match device {
-            DeviceKind::Cpu => Place { device: AllocationDevice::CPU, cuda: None },
+            DeviceKind::Cpu => LoopDevice { device: AllocationDevice::CPU, cuda: None },
             DeviceKind::Cuda { .. } => {
                 let cuda = CudaRuntime::of_this_process().ok_or_else(|| {
                     ort::Error::new(
                         "a loop needs CUDA's runtime, which is not in the process under a known name",
                     )
                 })?;
-                Place { device: AllocationDevice::CUDA, cuda: Some(cuda) }
+                LoopDevice { device: AllocationDevice::CUDA, cuda: Some(cuda) }
             }
         };
         Ok(IteratedSession { iteration, place, memory: None })
@@ -71,8 +71,8 @@ impl IteratedSession {
 
     /// Another one on the same session.
     pub fn another(&self) -> IteratedSession {
-        let Place { device, cuda } = &self.place;
-        let place = Place { device: device.clone(), cuda: *cuda };
+        let LoopDevice { device, cuda } = &self.place;
+        let place = LoopDevice { device: device.clone(), cuda: *cuda };
         IteratedSession { iteration: self.iteration.clone(), place, memory: None }
     }
 
@@ -84,7 +84,7 @@ impl IteratedSession {
     pub unsafe fn run(
         &mut self,
         bound: &mut BoundSession,
-        model: &Model,
+        model: &SessionModel,
         addresses: &RowAddresses,
         rows: usize,
         timing: &mut RunTiming,
@@ -106,7 +106,7 @@ impl IteratedSession {
     unsafe fn rounds(
         &mut self,
         bound: &mut BoundSession,
-        model: &Model,
+        model: &SessionModel,
         addresses: &RowAddresses,
         rows: usize,
         timing: &mut RunTiming,
@@ -115,22 +115,22 @@ impl IteratedSession {
         let IteratedSession { iteration, place, memory } = self;
         if memory.as_ref().is_none_or(|memory| memory.rows < addresses.rows) {
             *memory = None;
-            *memory = Some(Memory::new(bound.session(), model, addresses.rows, place)?);
+            *memory = Some(LoopTensors::new(bound.session(), model, addresses.rows, place)?);
         }
         let memory = memory.as_mut().expect("it has just been made");
         memory.bind(bound.session(), model, iteration, addresses.rows)?;
-        let Memory { bound: Some((_, sets)), inputs, outputs, .. } = &*memory else {
+        let LoopTensors { bound: Some((_, sets)), inputs, outputs, .. } = &*memory else {
             unreachable!("it has just been bound")
         };
         for (to, from) in inputs.iter().zip(&addresses.inputs) {
             // SAFETY: both have that many bytes, and no writer meanwhile.
-            unsafe { place.copy(to.ptr, from.ptr, from.len.min(to.len), Way::In) }?;
+            unsafe { place.copy(to.ptr, from.ptr, from.len.min(to.len), CopyDirection::In) }?;
         }
         place.synchronize()?;
         timing.bind_ns += nanos(start.elapsed());
 
         let mut rounds = RowRounds::new(iteration, rows);
-        let mut watched = Watched::new(iteration, model, addresses.rows);
+        let mut watched = BoundOutput::new(iteration, model, addresses.rows);
         for set in (0..2).cycle() {
             let start = Instant::now();
             bound.run_over(&sets[set])?;
@@ -144,7 +144,7 @@ impl IteratedSession {
             if let Some(watched) = &mut watched {
                 let (to, len) = (watched.values.as_mut_ptr(), watched.values.len());
                 // SAFETY: the run is over, and the buffer is as long as the output.
-                unsafe { place.copy(to, lies(watched.output), len, Way::Out) }?;
+                unsafe { place.copy(to, lies(watched.output), len, CopyDirection::Out) }?;
             }
             let ends = rounds.round(|row| watched.as_ref().is_some_and(|watched| watched.is_met(row)));
             // SAFETY: the run is over, and the rows at `addresses` are the caller's.
@@ -153,7 +153,7 @@ impl IteratedSession {
                     return Ok(());
                 };
                 let (at, bytes) = (first * tensor.row_bytes, count * tensor.row_bytes);
-                place.copy(to.ptr.add(at), lies(output).add(at), bytes, Way::Out)
+                place.copy(to.ptr.add(at), lies(output).add(at), bytes, CopyDirection::Out)
             };
             for (first, count) in stretches(ends) {
                 (0..outputs.len()).try_for_each(|output| copy(output, first, count))?;
@@ -175,7 +175,7 @@ impl IteratedSession {
 /// # Safety
 /// The rows of the run have no other user during the call.
 pub unsafe fn say_rounds(
-    model: &Model,
+    model: &SessionModel,
     arena: &WorkerArena,
     run: &Run,
     rounds: &[i64],
@@ -188,15 +188,15 @@ pub unsafe fn say_rounds(
 }
 
 /// The output that a bound is set for, after a round.
-struct Watched<'a> {
+struct BoundOutput<'a> {
     of: &'a Iteration,
     output: usize,
     dtype: DType,
     values: Vec<u8>,
 }
 
-impl<'a> Watched<'a> {
-    fn new(of: &'a Iteration, model: &Model, rows: usize) -> Option<Self> {
+impl<'a> BoundOutput<'a> {
+    fn new(of: &'a Iteration, model: &SessionModel, rows: usize) -> Option<Self> {
         let output = of.until.as_ref()?.output;
         let tensor = model.outputs.get(output)?.as_ref()?;
         Some(Self { of, output, dtype: tensor.dtype, values: vec![0; tensor.row_bytes * rows] })
@@ -210,23 +210,23 @@ impl<'a> Watched<'a> {
 
 /// Which way rows are copied.
 #[derive(Clone, Copy)]
-enum Way {
+enum CopyDirection {
     In,
     Out,
 }
 
-impl Place {
+impl LoopDevice {
     /// # Safety
     /// `from` can be read and `to` be written for `bytes` bytes, one of which lies here and the other in the host's memory.
-    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, way: Way) -> ort::Result<()> {
+    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, way: CopyDirection) -> ort::Result<()> {
         let Some(cuda) = &self.cuda else {
             // SAFETY: as the caller vouches, and one of them is ours, so they do not overlap.
             unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
             return Ok(());
         };
         let kind = match way {
-            Way::In => TO_DEVICE,
-            Way::Out => TO_HOST,
+            CopyDirection::In => TO_DEVICE,
+            CopyDirection::Out => TO_HOST,
         };
         // SAFETY: as the caller vouches.
         cuda.check(unsafe { (cuda.memcpy)(to.cast(), from.cast(), bytes, kind) }).map_err(ort::Error::new)
@@ -240,8 +240,13 @@ impl Place {
     }
 }
 
-impl Memory {
-    fn new(session: &Session, model: &Model, rows: usize, place: &Place) -> ort::Result<Memory> {
+impl LoopTensors {
+    fn new(
+        session: &Session,
+        model: &SessionModel,
+        rows: usize,
+        place: &LoopDevice,
+    ) -> ort::Result<LoopTensors> {
         let info = || MemoryInfo::new(place.device.clone(), 0, AllocatorType::Device, MemoryType::Default);
         let allocator = Allocator::new(session, info()?)?;
         let mut tensors = Vec::new();
@@ -262,7 +267,7 @@ impl Memory {
                 ))),
             })
             .collect::<ort::Result<_>>()?;
-        Ok(Memory { bound: None, inputs, outputs, _tensors: tensors, info: info()?, rows })
+        Ok(LoopTensors { bound: None, inputs, outputs, _tensors: tensors, info: info()?, rows })
     }
 
     /// Binds `rows` rows, as many as there is room for at most, unless they are bound: the first set reads `inputs` and writes `outputs`, the
@@ -270,7 +275,7 @@ impl Memory {
     fn bind(
         &mut self,
         session: &Session,
-        model: &Model,
+        model: &SessionModel,
         iteration: &Iteration,
         rows: usize,
     ) -> ort::Result<()> {

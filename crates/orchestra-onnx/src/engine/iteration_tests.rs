@@ -13,7 +13,7 @@ use super::super::cuda_runtime::fake;
 use super::super::{OnnxEngine, OnnxSpec};
 use super::*;
 use crate::digest::model_digest;
-use crate::library::{Env, Flavor, Request, Silent, find_or_fetch};
+use crate::library::{Env, Flavor, LibraryRequest, Silent, find_or_fetch};
 
 const MAX_ROWS: usize = 8;
 
@@ -51,7 +51,7 @@ impl Loops {
         let inputs = [row("x"), row("a")];
         let outputs = [row("next"), row("residual"), Iteration::rounds_output()];
         let layout = BatchLayout::new(&inputs, &outputs, MAX_ROWS, 1).unwrap();
-        let request = Request { flavor: Flavor::Cpu, explicit: None, offline: false };
+        let request = LibraryRequest { flavor: Flavor::Cpu, explicit: None, offline: false };
         let spec = OnnxSpec {
             library: find_or_fetch(&request, &Env::from_process(), &mut Silent).unwrap().path,
             digest: model_digest(&model).unwrap(),
@@ -82,7 +82,7 @@ impl Loops {
     /// Believes in a GPU from now on.
     fn on_a_gpu(mut self) -> Loops {
         let serving = self.engine.streams.first_mut().unwrap();
-        let place = Place { device: AllocationDevice::CPU, cuda: Some(fake::RUNTIME) };
+        let place = LoopDevice { device: AllocationDevice::CPU, cuda: Some(fake::RUNTIME) };
         serving.iterated = Some(IteratedSession { iteration: self.of.clone(), place, memory: None });
         self
     }

@@ -9,21 +9,21 @@ use orchestra_worker::arena::RowMemory;
 use orchestra_worker::engine::RunError;
 
 use super::errors;
-use super::model::{Model, RowAddresses, RowTensor};
+use super::model::{RowAddresses, RowTensor, SessionModel};
 
 /// A block per input and per output of fixed shape, all zeros at first.
 pub struct PrivateRows {
     rows: usize,
-    inputs: Vec<Block>,
-    outputs: Vec<Option<Block>>,
+    inputs: Vec<AlignedBlock>,
+    outputs: Vec<Option<AlignedBlock>>,
 }
 
 impl PrivateRows {
     /// `rows` rows for every tensor of the model.
-    pub fn new(model: &Model, rows: usize) -> Result<Self, RunError> {
+    pub fn new(model: &SessionModel, rows: usize) -> Result<Self, RunError> {
         let block = |tensor: &RowTensor| {
             // What no address space holds, no allocator gives.
-            Block::zeros(tensor.row_bytes.saturating_mul(rows)).ok_or_else(|| errors::no_memory(rows))
+            AlignedBlock::zeros(tensor.row_bytes.saturating_mul(rows)).ok_or_else(|| errors::no_memory(rows))
         };
         let output = |tensor: &Option<_>| tensor.as_ref().map(block).transpose();
         Ok(Self {
@@ -35,8 +35,8 @@ impl PrivateRows {
 
     /// All rows of all tensors. Valid until this is dropped.
     pub fn addresses(&self) -> RowAddresses {
-        let input = |block: &Block| RowMemory { ptr: block.ptr().cast_const(), len: block.len() };
-        let output = |block: &Block| RowMemory { ptr: block.ptr(), len: block.len() };
+        let input = |block: &AlignedBlock| RowMemory { ptr: block.ptr().cast_const(), len: block.len() };
+        let output = |block: &AlignedBlock| RowMemory { ptr: block.ptr(), len: block.len() };
         RowAddresses {
             rows: self.rows,
             inputs: self.inputs.iter().map(input).collect(),
@@ -78,21 +78,21 @@ impl PrivateRows {
 }
 
 /// Bytes, aligned like those of the arena. Accessed through its pointer only, so that a session may write while others know the address.
-struct Block {
+struct AlignedBlock {
     start: NonNull<u8>,
     len: usize,
     layout: Layout,
 }
 
 // SAFETY: a block is memory that it alone owns.
-unsafe impl Send for Block {}
+unsafe impl Send for AlignedBlock {}
 
-impl Block {
-    fn zeros(len: usize) -> Option<Block> {
+impl AlignedBlock {
+    fn zeros(len: usize) -> Option<AlignedBlock> {
         let layout = Layout::from_size_align(len.max(1), SPAN_ALIGN).ok()?;
         // SAFETY: the size is not 0.
         let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
-        Some(Block { start, len, layout })
+        Some(AlignedBlock { start, len, layout })
     }
 
     /// Its first byte. Valid until the block is dropped.
@@ -105,7 +105,7 @@ impl Block {
     }
 }
 
-impl Drop for Block {
+impl Drop for AlignedBlock {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout, and freed only here.
         unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) }

@@ -48,24 +48,24 @@ use crate::spec::OnnxSpec;
 use binding::BoundSession;
 use iteration::{IteratedSession, say_rounds};
 use memory::PrivateRows;
-use model::Model;
+use model::SessionModel;
 use orchestra_worker::engine::{Engine, Loaded, RunError, Stream, nanos};
 use orchestra_worker::load_error::LoadError;
 use ort::environment::Environment;
 use ort::session::Session;
-use rows_alone::{Ran, RowsAlone};
-use tensorrt::Engines;
+use rows_alone::{FinishedBatch, RowsAlone};
+use tensorrt::EngineCache;
 use warm_up::warm_up;
 
 /// One ONNX Runtime session over one arena.
 #[derive(Default)]
 pub struct OnnxEngine {
     /// As many as batches run at once; empty until a model is loaded.
-    streams: Vec<Serving>,
+    streams: Vec<SessionStream>,
 }
 
 /// What runs one batch at a time on the session. Fields are dropped in this order: what points into memory before the memory.
-struct Serving {
+struct SessionStream {
     /// Where the model runs on its own outputs.
     iterated: Option<IteratedSession>,
     bound: BoundSession,
@@ -75,12 +75,12 @@ struct Serving {
     padding: Option<PrivateRows>,
     /// Which batches are compared with what their items are alone.
     alone: RowsAlone,
-    shared: Arc<Shared>,
+    shared: Arc<SharedModel>,
 }
 
 /// What all streams of a session have in common.
-struct Shared {
-    model: Model,
+struct SharedModel {
+    model: SessionModel,
     arena: WorkerArena,
 }
 
@@ -100,15 +100,15 @@ impl Engine for OnnxEngine {
         let spec = OnnxSpec::decode(&load.spec)?;
         let environment = prepare(load, &spec)?;
         // Held until the model is warm: then all that there is to compile has been compiled.
-        let engines = Engines::of(load, &spec);
+        let engines = EngineCache::of(load, &spec);
         let session = session::open(&environment, load, &spec, engines.as_ref())?;
         if let DeviceKind::Cuda { uuid } = &load.device {
             cuda::check_alone(uuid)?;
             cuda::page_lock(&arena, load.streams);
         }
-        let model = Model::check(&session, arena.layout(), &spec)?;
+        let model = SessionModel::check(&session, arena.layout(), &spec)?;
         let providers = nodes::providers(&session, load, &spec)?;
-        self.streams = Serving::streams(session, model, arena, load, &spec).map_err(errors::load)?;
+        self.streams = SessionStream::streams(session, model, arena, load, &spec).map_err(errors::load)?;
         let warmed = warm_up(&mut self.streams, load.padded_to)?;
         Ok(Loaded { providers, runtime_version: library::version(&spec.library), warmed })
     }
@@ -128,39 +128,39 @@ impl Engine for OnnxEngine {
     }
 }
 
-impl Stream for Serving {
+impl Stream for SessionStream {
     fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         self.run_batch(run, timing)
     }
 }
 
-impl Serving {
+impl SessionStream {
     /// One for each batch that may run at once, all on one session.
     fn streams(
         session: Session,
-        model: Model,
+        model: SessionModel,
         arena: WorkerArena,
         load: &Load,
         spec: &OnnxSpec,
-    ) -> ort::Result<Vec<Serving>> {
+    ) -> ort::Result<Vec<SessionStream>> {
         let iterated = spec.iteration.as_ref();
         let iterated = iterated.map(|of| IteratedSession::new(of.clone(), &load.device)).transpose()?;
-        let first = Serving {
+        let first = SessionStream {
             iterated,
             bound: BoundSession::new(session, &load.device)?,
             padded_to: load.padded_to,
             padding: None,
             alone: RowsAlone::new(spec),
-            shared: Arc::new(Shared { model, arena }),
+            shared: Arc::new(SharedModel { model, arena }),
         };
-        let others: Vec<Serving> =
+        let others: Vec<SessionStream> =
             (1..load.streams).map(|_| first.another(load)).collect::<ort::Result<_>>()?;
         Ok(std::iter::once(first).chain(others).collect())
     }
 
     /// Another one on the same session.
-    fn another(&self, load: &Load) -> ort::Result<Serving> {
-        Ok(Serving {
+    fn another(&self, load: &Load) -> ort::Result<SessionStream> {
+        Ok(SessionStream {
             iterated: self.iterated.as_ref().map(IteratedSession::another),
             bound: self.bound.another(&load.device)?,
             padded_to: self.padded_to,
@@ -201,7 +201,7 @@ impl Serving {
     ) -> Result<Vec<DynamicOutput>, RunError> {
         let begun = Instant::now();
         let shared = Arc::clone(&self.shared);
-        let Shared { model, arena } = &*shared;
+        let SharedModel { model, arena } = &*shared;
         let slots = model.row_addresses(arena, run).map_err(|e| RunError::of_model(e.to_string()))?;
         if rows > run.rows && self.padding.is_none() {
             self.padding = Some(PrivateRows::new(model, rows)?);
@@ -237,7 +237,7 @@ impl Serving {
         timing.copy_out_ns = timing.copy_out_ns.saturating_add(nanos(start.elapsed()));
         let alone = model.batch.or(self.padded_to).unwrap_or(1);
         let (took, is_loop) = (begun.elapsed(), self.iterated.is_some());
-        let ran = Ran { slots: &slots, dynamic: &dynamic, alone, rows, is_loop, took };
+        let ran = FinishedBatch { slots: &slots, dynamic: &dynamic, alone, rows, is_loop, took };
         // SAFETY: as above.
         unsafe { self.alone.compare(&mut self.bound, model, &ran)? };
         Ok(dynamic)

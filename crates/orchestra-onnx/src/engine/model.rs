@@ -13,7 +13,7 @@ use crate::spec::OnnxSpec;
 use orchestra_worker::load_error::LoadError;
 
 /// A model whose session and layout agree.
-pub struct Model {
+pub struct SessionModel {
     /// Inputs as the session names them.
     pub session_inputs: Vec<TensorSpec>,
     /// Outputs that are read, as the session names them. Texts have bytes here.
@@ -51,12 +51,16 @@ pub struct RowAddresses {
     pub trimmed_to: Option<[i64; 2]>,
 }
 
-impl Model {
+impl SessionModel {
     /// Checks that names, element types and shapes of the session are those that the layout was made for, but for what it has behind them
     /// for a loop.
     ///
     /// An input that takes pixels, and an output that gives the largest numbers, has another name in the session.
-    pub fn check(session: &Session, layout: &BatchLayout, spec: &OnnxSpec) -> Result<Model, LoadError> {
+    pub fn check(
+        session: &Session,
+        layout: &BatchLayout,
+        spec: &OnnxSpec,
+    ) -> Result<SessionModel, LoadError> {
         let iteration = spec.iteration.as_ref();
         let behind = [usize::from(spec.trim.is_some()), usize::from(iteration.is_some())];
         let layout_inputs = &layout.inputs[..layout.inputs.len().saturating_sub(behind[0])];
@@ -88,7 +92,7 @@ impl Model {
             can_loop(iteration, layout_inputs, layout_outputs)?;
         }
         let batch = fixed_batch(&session_inputs, layout.slot_rows)?;
-        Ok(Model {
+        Ok(SessionModel {
             inputs: layout_inputs.iter().map(row_tensor).collect(),
             outputs: layout_outputs.iter().map(|span| span.as_ref().map(row_tensor)).collect(),
             session_inputs,

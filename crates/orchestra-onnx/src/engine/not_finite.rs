@@ -3,12 +3,12 @@
 use orchestra_core::DType;
 use orchestra_worker::frames::DynamicOutput;
 
-use super::model::Model;
-use super::rows_alone::Ran;
+use super::model::SessionModel;
+use super::rows_alone::FinishedBatch;
 
 /// What is the worst of some numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Numbers {
+pub enum Finiteness {
     Finite,
     Infinite,
     NaN,
@@ -18,9 +18,9 @@ pub enum Numbers {
 ///
 /// # Safety
 /// No other code writes to inputs and outputs of the batch.
-pub unsafe fn suspects(model: &Model, ran: &Ran<'_>) -> (Numbers, Vec<usize>) {
+pub unsafe fn suspects(model: &SessionModel, ran: &FinishedBatch<'_>) -> (Finiteness, Vec<usize>) {
     let n = ran.slots.rows;
-    let mut rows = vec![Numbers::Finite; n];
+    let mut rows = vec![Finiteness::Finite; n];
     for (tensor, addresses) in model.outputs.iter().zip(&ran.slots.outputs) {
         if let (Some(tensor), Some(at)) = (tensor, addresses) {
             // SAFETY: the rows are mapped, and the run that wrote them is over.
@@ -33,22 +33,22 @@ pub unsafe fn suspects(model: &Model, ran: &Ran<'_>) -> (Numbers, Vec<usize>) {
             note(&mut rows, *dtype, data.len() / n, data);
         }
     }
-    let worst = rows.iter().copied().max().unwrap_or(Numbers::Finite);
-    if worst == Numbers::Finite || (worst == Numbers::Infinite && !rows.contains(&Numbers::Finite)) {
-        return (Numbers::Finite, Vec::new());
+    let worst = rows.iter().copied().max().unwrap_or(Finiteness::Finite);
+    if worst == Finiteness::Finite || (worst == Finiteness::Infinite && !rows.contains(&Finiteness::Finite)) {
+        return (Finiteness::Finite, Vec::new());
     }
-    let mut brought = vec![Numbers::Finite; n];
+    let mut brought = vec![Finiteness::Finite; n];
     for (tensor, at) in model.inputs.iter().zip(&ran.slots.inputs) {
         // SAFETY: the rows are mapped, and the caller vouches that they have no writer.
         let bytes = unsafe { std::slice::from_raw_parts(at.ptr, at.len) };
         note(&mut brought, tensor.dtype, tensor.row_bytes, bytes);
     }
     let first: Vec<usize> =
-        (0..n).filter(|row| rows[*row] == worst && brought[*row] == Numbers::Finite).collect();
-    if first.is_empty() { (Numbers::Finite, first) } else { (worst, first) }
+        (0..n).filter(|row| rows[*row] == worst && brought[*row] == Finiteness::Finite).collect();
+    if first.is_empty() { (Finiteness::Finite, first) } else { (worst, first) }
 }
 
-fn note(rows: &mut [Numbers], dtype: DType, row_bytes: usize, bytes: &[u8]) {
+fn note(rows: &mut [Finiteness], dtype: DType, row_bytes: usize, bytes: &[u8]) {
     if dtype.is_float() && row_bytes > 0 {
         rows.iter_mut()
             .zip(bytes.chunks_exact(row_bytes))
@@ -57,7 +57,7 @@ fn note(rows: &mut [Numbers], dtype: DType, row_bytes: usize, bytes: &[u8]) {
 }
 
 /// Without its sign, the bits of a float are a number that is the larger the larger the float is, and largest for NaN.
-fn worst(dtype: DType, bytes: &[u8]) -> Numbers {
+fn worst(dtype: DType, bytes: &[u8]) -> Finiteness {
     let [largest, infinite] = match dtype {
         DType::F16 => {
             let largest = bytes.as_chunks().0.iter().map(|half| u16::from_ne_bytes(*half) & 0x7fff).max();
@@ -76,9 +76,9 @@ fn worst(dtype: DType, bytes: &[u8]) -> Numbers {
         DType::I64 | DType::I32 | DType::I16 | DType::U8 | DType::Bool => [0, 1],
     };
     match largest.cmp(&infinite) {
-        std::cmp::Ordering::Less => Numbers::Finite,
-        std::cmp::Ordering::Equal => Numbers::Infinite,
-        std::cmp::Ordering::Greater => Numbers::NaN,
+        std::cmp::Ordering::Less => Finiteness::Finite,
+        std::cmp::Ordering::Equal => Finiteness::Infinite,
+        std::cmp::Ordering::Greater => Finiteness::NaN,
     }
 }
 
@@ -102,9 +102,13 @@ mod tests {
         for (dtype, bytes) in
             [(DType::F32, f32s(&rows)), (DType::F64, f64s(&rows)), (DType::F16, f16s(&rows))]
         {
-            let mut found = vec![Numbers::Finite; 4];
+            let mut found = vec![Finiteness::Finite; 4];
             note(&mut found, dtype, 2 * dtype.size_bytes(), &bytes);
-            assert_eq!(found, [Numbers::Finite, Numbers::Infinite, Numbers::NaN, Numbers::NaN], "{dtype}");
+            assert_eq!(
+                found,
+                [Finiteness::Finite, Finiteness::Infinite, Finiteness::NaN, Finiteness::NaN],
+                "{dtype}"
+            );
         }
     }
 }

@@ -254,9 +254,9 @@ impl Values {
                 noise = Noise(seed);
             }
             let change = match self {
-                Values::Replaced(other) if other == item => Change::Small,
-                Values::Loud(other) if other == item => Change::Large,
-                _ => Change::None,
+                Values::Replaced(other) if other == item => Perturbation::Small,
+                Values::Loud(other) if other == item => Perturbation::Large,
+                _ => Perturbation::None,
             };
             for _ in 0..elements {
                 match self {
@@ -271,21 +271,21 @@ impl Values {
 
 /// How an item differs from that of the same noise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Change {
+enum Perturbation {
     None,
     Small,
     Large,
 }
 
 /// Puts an element behind the others: that of these bits, or another one.
-fn put(bytes: &mut Vec<u8>, dtype: DType, bits: u64, change: Change) {
+fn put(bytes: &mut Vec<u8>, dtype: DType, bits: u64, change: Perturbation) {
     let fraction = (bits >> 40) as f32 / (1 << 24) as f32;
-    let is_other = change != Change::None;
+    let is_other = change != Perturbation::None;
     let bit = (bits >> 63) ^ u64::from(is_other);
     let value = match change {
-        Change::None => fraction,
-        Change::Large if bits & 1 == 1 => 510.0 * fraction - 255.0,
-        Change::Small | Change::Large => 1.0 - fraction,
+        Perturbation::None => fraction,
+        Perturbation::Large if bits & 1 == 1 => 510.0 * fraction - 255.0,
+        Perturbation::Small | Perturbation::Large => 1.0 - fraction,
     };
     match dtype {
         DType::F32 | DType::F64 | DType::F16 => {

@@ -13,8 +13,8 @@ use orchestra_worker::frames::{DynamicOutput, RunErrorKind, RunTiming};
 
 use super::binding::BoundSession;
 use super::memory::PrivateRows;
-use super::model::{Model, RowAddresses};
-use super::not_finite::{Numbers, suspects};
+use super::model::{RowAddresses, SessionModel};
+use super::not_finite::{Finiteness, suspects};
 use crate::spec::OnnxSpec;
 
 /// So much time goes into this at first: small runs are compared whole.
@@ -45,7 +45,7 @@ pub struct RowsAlone {
 
 /// A batch that has run, and its outputs.
 #[derive(Clone, Copy)]
-pub struct Ran<'a> {
+pub struct FinishedBatch<'a> {
     pub slots: &'a RowAddresses,
     pub dynamic: &'a [DynamicOutput],
     /// Rows that an item runs with that is alone; all but its own are padding.
@@ -67,12 +67,12 @@ impl RowsAlone {
     }
 
     /// Whether the batch that ran last is to be compared. What is no number is mostly what spreads from an item to others, so that is always looked at.
-    fn is_due(&self, suspects: Numbers) -> bool {
+    fn is_due(&self, suspects: Finiteness) -> bool {
         match suspects {
             _ if self.is_in_turn() => true,
-            Numbers::Finite => false,
-            Numbers::Infinite => self.spent <= self.ran / PART_FOR_INFINITIES,
-            Numbers::NaN => true,
+            Finiteness::Finite => false,
+            Finiteness::Infinite => self.spent <= self.ran / PART_FOR_INFINITIES,
+            Finiteness::NaN => true,
         }
     }
 
@@ -87,8 +87,8 @@ impl RowsAlone {
     pub unsafe fn compare(
         &mut self,
         bound: &mut BoundSession,
-        model: &Model,
-        ran: &Ran<'_>,
+        model: &SessionModel,
+        ran: &FinishedBatch<'_>,
     ) -> Result<(), RunError> {
         self.ran += ran.took;
         if ran.slots.rows < 2 || self.is_left_out {
@@ -118,8 +118,8 @@ impl RowsAlone {
     unsafe fn find_in_round(
         &mut self,
         bound: &mut BoundSession,
-        model: &Model,
-        ran: &Ran<'_>,
+        model: &SessionModel,
+        ran: &FinishedBatch<'_>,
         first: &[usize],
     ) -> Result<(), RunError> {
         let Ok(mut private) = PrivateRows::new(model, ran.rows) else { return Ok(()) };
@@ -133,7 +133,7 @@ impl RowsAlone {
             Ok(RowAddresses { outputs, .. }) => {
                 let slots = RowAddresses { outputs, ..ran.slots.clone() };
                 // SAFETY: as above.
-                unsafe { self.find(bound, model, &Ran { slots: &slots, ..*ran }, first) }
+                unsafe { self.find(bound, model, &FinishedBatch { slots: &slots, ..*ran }, first) }
             }
             Err(error) if error.kind == RunErrorKind::Device => Err(error),
             // It was run before: for want of memory nothing can be told.
@@ -146,8 +146,8 @@ impl RowsAlone {
     unsafe fn find(
         &mut self,
         bound: &mut BoundSession,
-        model: &Model,
-        ran: &Ran<'_>,
+        model: &SessionModel,
+        ran: &FinishedBatch<'_>,
         first: &[usize],
     ) -> Result<(), RunError> {
         let Ok(mut private) = PrivateRows::new(model, ran.alone) else { return Ok(()) };
@@ -247,9 +247,9 @@ fn mixed(what: String) -> RunError {
 /// As for [`RowsAlone::compare`].
 unsafe fn alone(
     bound: &mut BoundSession,
-    model: &Model,
+    model: &SessionModel,
     private: &mut PrivateRows,
-    ran: &Ran<'_>,
+    ran: &FinishedBatch<'_>,
     row: usize,
 ) -> Result<Vec<Observed>, RunError> {
     let inputs = ran.slots.inputs.iter().zip(&model.inputs);
@@ -278,7 +278,7 @@ unsafe fn alone(
 ///
 /// # Safety
 /// As for [`RowsAlone::compare`].
-unsafe fn in_batch(model: &Model, ran: &Ran<'_>, row: usize) -> Vec<Observed> {
+unsafe fn in_batch(model: &SessionModel, ran: &FinishedBatch<'_>, row: usize) -> Vec<Observed> {
     // SAFETY: the caller's promises are the same.
     unsafe { observed(model, ran.slots, ran.dynamic, row) }
 }
@@ -288,7 +288,7 @@ unsafe fn in_batch(model: &Model, ran: &Ran<'_>, row: usize) -> Vec<Observed> {
 /// # Safety
 /// No other code writes to the outputs at `addresses`.
 unsafe fn observed(
-    model: &Model,
+    model: &SessionModel,
     addresses: &RowAddresses,
     dynamic: &[DynamicOutput],
     row: usize,
@@ -371,7 +371,7 @@ mod tests {
             ran: Duration::from_secs(ran),
             ..RowsAlone::default()
         };
-        let kinds = [Numbers::Finite, Numbers::Infinite, Numbers::NaN];
+        let kinds = [Finiteness::Finite, Finiteness::Infinite, Finiteness::NaN];
         for (alone, due) in [
             (of(0, 0), [true, true, true]),
             (of(2, 64), [false, true, true]),

@@ -31,7 +31,7 @@ pub fn put_behind(edit: &mut GraphEdit<'_>, output: &ReadOutput) -> Result<(), E
     }
     let name = &output.tensor.name;
     edit.replace_output(name, described(output))?;
-    let mut rows = Rows { output: name, edit };
+    let mut rows = RowNodes { output: name, edit };
     let mut at = name.clone();
     match output.batch {
         BatchAxis::None if rows.edit.opset >= AXES_ARE_INPUT => {
@@ -69,12 +69,12 @@ fn described(output: &ReadOutput) -> ValueInfoProto {
 }
 
 /// The nodes that make rows of one output.
-struct Rows<'a, 'm> {
+struct RowNodes<'a, 'm> {
     output: &'a str,
     edit: &'a mut GraphEdit<'m>,
 }
 
-impl Rows<'_, '_> {
+impl RowNodes<'_, '_> {
     /// Takes the first dimension apart: items, and what each has.
     fn several(&mut self, of: &str, per_item: usize) -> String {
         let [zero, one, end, each] = [("zero", 0), ("one", 1), ("end", i64::MAX), ("each", per_item as i64)]

@@ -10,7 +10,7 @@ use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 
 use super::graph_edit::{EditError, GraphEdit};
 use super::pixel_graph::Front;
-use super::tensorrt::{self, Engines};
+use super::tensorrt::{self, EngineCache};
 use super::{cpu_arena, cuda, errors, largest_graph, pixel_graph, rows_graph, trim_graph};
 use crate::spec::OnnxSpec;
 use orchestra_worker::load_error::LoadError;
@@ -20,7 +20,7 @@ pub fn open(
     environment: &Environment,
     load: &Load,
     spec: &OnnxSpec,
-    engines: Option<&Engines>,
+    engines: Option<&EngineCache>,
 ) -> Result<Session, LoadError> {
     let mut builder = options(environment, load.threads).map_err(errors::load)?;
     if let DeviceKind::Cuda { .. } = load.device {

@@ -24,22 +24,22 @@ use orchestra_worker::load_error::LoadError;
 pub const NAME: &str = "TensorrtExecutionProvider";
 
 /// Where engines of one model are kept. Other workers wait until this is dropped before they build theirs.
-pub struct Engines {
+pub struct EngineCache {
     folder: PathBuf,
     _lock: File,
 }
 
-impl Engines {
+impl EngineCache {
     /// The folder for the engines of this model as this build of the runtime makes them; waits for a worker that is building there. `None`
     /// for a model that runs without TensorRT, and where none can be kept, which is said: then every worker builds its own.
-    pub fn of(load: &Load, spec: &OnnxSpec) -> Option<Engines> {
+    pub fn of(load: &Load, spec: &OnnxSpec) -> Option<EngineCache> {
         let (DeviceKind::Cuda { .. }, Provider::TensorRt(wanted)) = (&load.device, &spec.tuning.provider)
         else {
             return None;
         };
         let folder = wanted.engines.as_ref()?.join(key(load.layout.slot_rows, spec));
         match lock(&folder) {
-            Ok(lock) => Some(Engines { folder, _lock: lock }),
+            Ok(lock) => Some(EngineCache { folder, _lock: lock }),
             Err(why) => {
                 eprintln!(
                     "worker: engines of TensorRT cannot be kept in `{}`, so each worker builds its own: {why}",
@@ -88,13 +88,13 @@ pub fn provider(
     load: &Load,
     spec: &OnnxSpec,
     wanted: &TensorRt,
-    engines: Option<&Engines>,
+    engines: Option<&EngineCache>,
 ) -> ExecutionProviderDispatch {
     // Without this a provider that does not load means a session on CUDA alone and nothing but a log line.
     options(load, spec, wanted, engines).build().error_on_failure()
 }
 
-fn options(load: &Load, spec: &OnnxSpec, wanted: &TensorRt, engines: Option<&Engines>) -> ep::TensorRT {
+fn options(load: &Load, spec: &OnnxSpec, wanted: &TensorRt, engines: Option<&EngineCache>) -> ep::TensorRT {
     let shapes = |batch: &dyn Fn(&TensorSpan) -> usize| profile(load, spec, batch);
     let largest = |span: &TensorSpan| span.tensor.batch.fixed().unwrap_or(load.layout.slot_rows);
     let mut tensorrt = ep::TensorRT::default()
@@ -186,7 +186,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let wanted = TensorRt { fp16: true, engines: Some(root.path().to_owned()) };
         let (load, spec) = (load(&inputs), with(&wanted, spec(&inputs)));
-        let engines = Engines::of(&load, &spec).unwrap();
+        let engines = EngineCache::of(&load, &spec).unwrap();
         let folder = engines.folder.display().to_string();
         let workspace = (1u64 << 30).to_string();
         let bare = [
@@ -224,7 +224,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let inputs = [tensor("image", Dim::Dynamic, &[3])];
         let wanted = TensorRt { fp16: false, engines: Some(root.path().join("new/folder")) };
-        let engines = Engines::of(&load(&inputs), &with(&wanted, spec(&inputs))).unwrap();
+        let engines = EngineCache::of(&load(&inputs), &with(&wanted, spec(&inputs))).unwrap();
         assert!(engines.folder.is_dir());
         let other = File::open(engines.folder.join("lock")).unwrap();
         assert!(other.try_lock().is_err());
@@ -239,7 +239,7 @@ mod tests {
         let inputs = [tensor("image", Dim::Dynamic, &[3])];
         let engines = Some(file.path().join("no-folder"));
         for wanted in [TensorRt { fp16: false, engines }, TensorRt::default()] {
-            assert!(Engines::of(&load(&inputs), &with(&wanted, spec(&inputs))).is_none());
+            assert!(EngineCache::of(&load(&inputs), &with(&wanted, spec(&inputs))).is_none());
         }
     }
 

@@ -11,12 +11,12 @@ use orchestra_worker::load_error::LoadError;
 
 use super::binding::BoundSession;
 use super::memory::PrivateRows;
-use super::model::Model;
-use super::{Serving, errors};
+use super::model::SessionModel;
+use super::{SessionStream, errors};
 
 /// Runs a batch of this size once, in memory of its own, and says how many rows ran. Where it does not fit, halves of it are tried. Where a
 /// library of the device has nothing for the model at this size, no batch can run. 0: it did not run, or not all streams can run it at once.
-pub fn warm_up(streams: &mut [Serving], padded_to: Option<usize>) -> Result<usize, LoadError> {
+pub fn warm_up(streams: &mut [SessionStream], padded_to: Option<usize>) -> Result<usize, LoadError> {
     let Some(first) = streams.first_mut() else { return Ok(0) };
     let (bound, model) = (&mut first.bound, &first.shared.model);
     let Some(size) = padded_to.map(|rows| model.batch.unwrap_or(rows)) else { return Ok(0) };
@@ -52,13 +52,13 @@ fn first_run(
 
 /// Runs a batch of this size on all streams at once: what each of them needs for itself is made now, and what they take together
 /// shows. `false`: they do not fit. Real batches then find the ceiling.
-fn warm_up_together(streams: &mut [Serving], rows: usize) -> Result<bool, LoadError> {
+fn warm_up_together(streams: &mut [SessionStream], rows: usize) -> Result<bool, LoadError> {
     let n = streams.len();
     if n == 1 {
         return Ok(true);
     }
     let ran: io::Result<Vec<Result<(), RunError>>> = thread::scope(|scope| {
-        let run = |stream: &mut Serving| run_zeros(&mut stream.bound, &stream.shared.model, rows);
+        let run = |stream: &mut SessionStream| run_zeros(&mut stream.bound, &stream.shared.model, rows);
         let start =
             |stream| thread::Builder::new().stack_size(STACK).spawn_scoped(scope, move || run(stream));
         let all: Vec<_> = streams.iter_mut().map(start).collect::<io::Result<_>>()?;
@@ -89,7 +89,7 @@ fn warm_up_together(streams: &mut [Serving], rows: usize) -> Result<bool, LoadEr
 }
 
 /// Runs a batch of so many zeros for the first time, in memory of its own.
-fn run_zeros(bound: &mut BoundSession, model: &Model, rows: usize) -> Result<(), RunError> {
+fn run_zeros(bound: &mut BoundSession, model: &SessionModel, rows: usize) -> Result<(), RunError> {
     let zeros = PrivateRows::new(model, rows)?;
     // SAFETY: the private rows belong to this function alone and outlive the run.
     unsafe { bound.warm(model, &zeros.addresses()) }

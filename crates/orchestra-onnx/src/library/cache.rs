@@ -16,7 +16,7 @@ use crate::library::pins::Pin;
 pub(crate) const RECORD: &str = "orchestra.json";
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct CacheRecord {
     pub(crate) wheel_sha256: String,
     pub(crate) files: Vec<RecordedFile>,
 }
@@ -47,10 +47,10 @@ pub(crate) fn lookup(folder: &Path, pin: &Pin) -> Result<PathBuf, String> {
     library.map(|file| folder.join(&file.name)).ok_or_else(|| format!("its record names no `{LIBRARY}`"))
 }
 
-fn read_record(path: &Path) -> Result<Record, String> {
+fn read_record(path: &Path) -> Result<CacheRecord, String> {
     let text =
         fs::read_to_string(path).map_err(|error| format!("its record `{RECORD}` cannot be read: {error}"))?;
-    let record: Record =
+    let record: CacheRecord =
         serde_json::from_str(&text).map_err(|error| format!("its record `{RECORD}` is damaged: {error}"))?;
     // A record names files beside it and nothing else.
     match record.files.iter().find(|file| file.name.contains('/')) {

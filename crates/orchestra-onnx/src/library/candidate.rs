@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::library::cuda::CudaLibraries;
 use crate::library::found::Library;
 use crate::library::origin::CUDA_PROVIDER;
-use crate::library::origin::{Flavor, Origin};
+use crate::library::origin::{Flavor, LibraryOrigin};
 use crate::library::shared_library;
 
 /// The oldest version that the `ort` crate, as we build it, accepts.
@@ -21,7 +21,7 @@ pub(crate) const LIBRARY: &str = "libonnxruntime.so";
 const SYMBOL_SEARCH_BYTES: u64 = 4 << 20;
 
 /// Judges a file, or the best library in a folder. The error completes "it cannot be used: ".
-pub(crate) fn examine(path: &Path, flavor: Flavor, origin: Origin) -> Result<Library, String> {
+pub(crate) fn examine(path: &Path, flavor: Flavor, origin: LibraryOrigin) -> Result<Library, String> {
     if path.is_dir() {
         examine_folder(path, flavor, origin)
             .unwrap_or_else(|| Err(format!("the folder holds no `{LIBRARY}`")))
@@ -34,7 +34,7 @@ pub(crate) fn examine(path: &Path, flavor: Flavor, origin: Origin) -> Result<Lib
 pub(crate) fn examine_folder(
     folder: &Path,
     flavor: Flavor,
-    origin: Origin,
+    origin: LibraryOrigin,
 ) -> Option<Result<Library, String>> {
     let mut names: Vec<String> = fs::read_dir(folder)
         .ok()?
@@ -51,7 +51,7 @@ pub(crate) fn examine_folder(
     Some(if newest.is_ok() { newest } else { verdicts.find(Result::is_ok).unwrap_or(newest) })
 }
 
-pub(crate) fn examine_file(path: &Path, flavor: Flavor, origin: Origin) -> Result<Library, String> {
+pub(crate) fn examine_file(path: &Path, flavor: Flavor, origin: LibraryOrigin) -> Result<Library, String> {
     let path = fs::canonicalize(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => "there is no such file".to_owned(),
         _ => format!("it cannot be opened: {error}"),

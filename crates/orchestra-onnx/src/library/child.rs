@@ -32,7 +32,7 @@ pub(crate) fn run(
     mut hear: impl FnMut(Event) -> ControlFlow<()>,
 ) -> io::Result<Option<ExitStatus>> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let mut child = Running(child);
+    let mut child = ChildGuard(child);
     let lines = child.listen();
     let (mut silent_since_end, mut looks) = (0, 0);
     loop {
@@ -67,9 +67,9 @@ pub(crate) fn run(
 }
 
 /// A child that does not outlive its owner.
-struct Running(Child);
+struct ChildGuard(Child);
 
-impl Running {
+impl ChildGuard {
     fn listen(&mut self) -> Receiver<Event> {
         let (sender, receiver) = sync_channel(LINES);
         if let Some(output) = self.0.stdout.take() {
@@ -82,7 +82,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         // Both fail only for a child that has ended and was waited for, which is what is wanted.
         let _ = self.0.kill();

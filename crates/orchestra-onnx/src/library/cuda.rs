@@ -13,11 +13,11 @@ use serde::Serialize;
 
 use crate::library::env::Env;
 use crate::library::origin::CUDA_PROVIDER;
-use crate::library::origin::{Origin, Tried};
+use crate::library::origin::{LibraryOrigin, Tried};
 pub use generation::CudaGeneration;
 use generation::{Linked, Wanted};
 pub use nvrtc::find_nvrtc;
-use places::Place;
+use places::LibraryFolders;
 pub use tensorrt::{TENSORRT_PROVIDER, add_tensorrt, find_tensorrt, how_to_get_tensorrt, tensorrt_provider};
 
 /// What was found, and what was not.
@@ -66,7 +66,7 @@ pub struct FoundLibrary {
     pub path: PathBuf,
     /// From the name of the file or of the Python package; `None` where neither tells.
     pub version: Option<String>,
-    pub origin: Origin,
+    pub origin: LibraryOrigin,
 }
 
 /// Looks for all of them. `runtime` is ONNX Runtime's library: the CUDA provider beside it says which release of CUDA is needed, and its
@@ -82,7 +82,7 @@ pub fn find_cuda(env: &Env, runtime: Option<&Path>) -> CudaLibraries {
     let generation = linked.generation;
     let mut tried = Vec::new();
     let places = places::without_python(env, runtime, generation, &mut tried);
-    let search = Search {
+    let search = CudaSearch {
         wanted: generation.wanted(),
         is_needed: |need| need != Need::IfThere,
         examine: &|wanted, path| generation::examine(path, wanted, generation),
@@ -132,7 +132,7 @@ impl CudaLibraries {
 }
 
 /// What is looked for, and which files will do.
-struct Search<'a> {
+struct CudaSearch<'a> {
     wanted: &'a [Wanted],
     /// What a place must have to hold the whole of a product.
     is_needed: fn(Need) -> bool,
@@ -140,12 +140,12 @@ struct Search<'a> {
     examine: &'a dyn Fn(&Wanted, &Path) -> Result<(), String>,
 }
 
-impl Search<'_> {
+impl CudaSearch<'_> {
     /// In `places`, and only where something that is needed is missing there also in those of Pythons.
     fn run(
         &self,
-        mut places: Vec<Place>,
-        of_pythons: impl FnOnce(&mut Vec<Tried>) -> Vec<Place>,
+        mut places: Vec<LibraryFolders>,
+        of_pythons: impl FnOnce(&mut Vec<Tried>) -> Vec<LibraryFolders>,
         tried: &mut Vec<Tried>,
     ) -> Vec<CudaLibrary> {
         let libraries = self.choose(&places, tried);
@@ -158,8 +158,8 @@ impl Search<'_> {
 
     /// One file for each library. The libraries of a product come from the first place that has all that are needed, because two releases
     /// of cuBLAS do not work together; where no place has all, each comes from the first place that has it.
-    fn choose(&self, places: &[Place], tried: &mut Vec<Tried>) -> Vec<CudaLibrary> {
-        let mut find = |place: &Place, w| place.find(w, tried, |path| (self.examine)(w, path));
+    fn choose(&self, places: &[LibraryFolders], tried: &mut Vec<Tried>) -> Vec<CudaLibrary> {
+        let mut find = |place: &LibraryFolders, w| place.find(w, tried, |path| (self.examine)(w, path));
         let of_place = |place| self.wanted.iter().map(|w| find(place, w)).collect();
         let candidates: Vec<Vec<Option<FoundLibrary>>> = places.iter().map(of_place).collect();
         let is_whole = |place: &[Option<FoundLibrary>], product: &str| {

@@ -4,13 +4,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::library::cache::{self, Record};
+use crate::library::cache::{self, CacheRecord};
 use crate::library::candidate::{examine, examine_file};
 use crate::library::env::Env;
 use crate::library::error::LibraryError;
 use crate::library::found::{Library, Progress};
 use crate::library::lock;
-use crate::library::origin::{Flavor, Origin};
+use crate::library::origin::{Flavor, LibraryOrigin};
 use crate::library::pins::Pin;
 use crate::library::pip;
 use crate::library::staging::Staging;
@@ -36,7 +36,7 @@ pub(crate) fn fetch(flavor: Flavor, env: &Env, progress: &mut dyn Progress) -> R
     let python = pip::interpreter(env, pin)?;
     fs::create_dir_all(&root).map_err(LibraryError::io("create", &root))?;
     let _lock = lock::take(&root.join(format!(".{}.lock", pin.folder_name())), progress)?;
-    if let Ok(found) = cached(&folder, pin, flavor, Origin::Cache) {
+    if let Ok(found) = cached(&folder, pin, flavor, LibraryOrigin::Cache) {
         return Ok(found);
     }
     let staging = Staging::new(&root, &pin.folder_name())?;
@@ -51,18 +51,18 @@ pub(crate) fn fetch(flavor: Flavor, env: &Env, progress: &mut dyn Progress) -> R
     pip::install(&python, pin, &staging, env, progress)?;
     let files = staging.take_library()?;
     let damaged = |file: PathBuf, help| move |why| LibraryError::Damaged { file, why, help };
-    examine(&staging.library, flavor, Origin::Fetched)
+    examine(&staging.library, flavor, LibraryOrigin::Fetched)
         .map_err(damaged(pin.folder_name().into(), "it was not used; try again"))?;
     if progress.cancelled() {
         return Err(LibraryError::Cancelled);
     }
-    let record = Record { wheel_sha256: pin.sha256.clone(), files };
+    let record = CacheRecord { wheel_sha256: pin.sha256.clone(), files };
     staging.publish(&folder, &record).map_err(|error| full_disk(error, &root, pin))?;
     progress.note(&format!("{} {} is ready", pin.package, pin.version));
-    cached(&folder, pin, flavor, Origin::Fetched).map_err(damaged(folder, "delete it and try again"))
+    cached(&folder, pin, flavor, LibraryOrigin::Fetched).map_err(damaged(folder, "delete it and try again"))
 }
 
-fn cached(folder: &Path, pin: &Pin, flavor: Flavor, origin: Origin) -> Result<Library, String> {
+fn cached(folder: &Path, pin: &Pin, flavor: Flavor, origin: LibraryOrigin) -> Result<Library, String> {
     cache::lookup(folder, pin).and_then(|file| examine_file(&file, flavor, origin))
 }
 

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::library::cuda::CudaLibraries;
-use crate::library::origin::{Flavor, Origin};
+use crate::library::origin::{Flavor, LibraryOrigin};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct LibraryRequest {
     /// What the library must be able to do.
     pub flavor: Flavor,
     /// A library, or the folder of one, that the user named. It is used or it is an error; nothing else is looked at.
@@ -23,7 +23,7 @@ pub struct Library {
     pub path: PathBuf,
     /// For example `1.31.1`; `None` where neither the file's name nor its symbols tell. Its loader must then check.
     pub version: Option<String>,
-    pub origin: Origin,
+    pub origin: LibraryOrigin,
     pub flavor: Flavor,
     /// What a GPU needs besides; empty unless `find_or_fetch_with_cuda` found it.
     #[serde(skip)]

@@ -31,7 +31,7 @@ impl fmt::Display for Flavor {
 /// Where a library lies. The second half is of CUDA's, in the order in which these are looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Origin {
+pub enum LibraryOrigin {
     Explicit,
     Env,
     Cache,
@@ -43,18 +43,18 @@ pub enum Origin {
     Python,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for LibraryOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Origin::Explicit => "named explicitly",
-            Origin::Env => "ORT_DYLIB_PATH",
-            Origin::Cache => "cache",
-            Origin::Fetched => "fetched",
-            Origin::Named => CUDA_LIBRARIES_VARIABLE,
-            Origin::LoaderPath => "LD_LIBRARY_PATH",
-            Origin::BesideRuntime => "beside ONNX Runtime",
-            Origin::System => "system",
-            Origin::Python => "Python package",
+            LibraryOrigin::Explicit => "named explicitly",
+            LibraryOrigin::Env => "ORT_DYLIB_PATH",
+            LibraryOrigin::Cache => "cache",
+            LibraryOrigin::Fetched => "fetched",
+            LibraryOrigin::Named => CUDA_LIBRARIES_VARIABLE,
+            LibraryOrigin::LoaderPath => "LD_LIBRARY_PATH",
+            LibraryOrigin::BesideRuntime => "beside ONNX Runtime",
+            LibraryOrigin::System => "system",
+            LibraryOrigin::Python => "Python package",
         })
     }
 }
@@ -62,7 +62,7 @@ impl fmt::Display for Origin {
 /// A place that was looked at, and why it was of no use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Tried {
-    pub origin: Origin,
+    pub origin: LibraryOrigin,
     pub place: String,
     pub why: String,
 }

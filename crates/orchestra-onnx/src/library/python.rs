@@ -31,7 +31,7 @@ print(json.dumps({"pip": folders("pip") != [], "runtime": runtime[0] if runtime 
 "#;
 
 #[derive(Debug, Deserialize)]
-pub(crate) struct Answer {
+pub(crate) struct PythonPackages {
     pub(crate) pip: bool,
     pub(crate) runtime: Option<PathBuf>,
     /// The folders of the package `nvidia`, below which CUDA's libraries lie. It is spread over all places for packages.
@@ -53,7 +53,7 @@ pub(crate) fn interpreters(env: &Env) -> Vec<PathBuf> {
 }
 
 /// Asks one interpreter. The error completes "it cannot be used: ".
-pub(crate) fn ask(program: &Path, env: &Env) -> Result<Answer, String> {
+pub(crate) fn ask(program: &Path, env: &Env) -> Result<PythonPackages, String> {
     let mut command = command(program, env);
     // With `-c` Python would take packages from the current folder, too.
     command.arg("-c").arg(QUESTION).current_dir("/");

@@ -6,19 +6,19 @@ use crate::library::cache;
 use crate::library::candidate::{LIBRARY, examine, examine_file, examine_folder};
 use crate::library::env::Env;
 use crate::library::error::LibraryError;
-use crate::library::found::{Library, Request};
-use crate::library::origin::{Origin, Tried};
+use crate::library::found::{Library, LibraryRequest};
+use crate::library::origin::{LibraryOrigin, Tried};
 use crate::library::python;
 
-pub(crate) struct Search<'a> {
-    request: &'a Request,
+pub(crate) struct LibrarySearch<'a> {
+    request: &'a LibraryRequest,
     env: &'a Env,
     /// The places that were of no use up to now.
     pub(crate) tried: Vec<Tried>,
 }
 
-impl<'a> Search<'a> {
-    pub(crate) fn new(request: &'a Request, env: &'a Env) -> Self {
+impl<'a> LibrarySearch<'a> {
+    pub(crate) fn new(request: &'a LibraryRequest, env: &'a Env) -> Self {
         Self { request, env, tried: Vec::new() }
     }
 
@@ -26,16 +26,21 @@ impl<'a> Search<'a> {
     pub(crate) fn run(&mut self) -> Result<Option<Library>, LibraryError> {
         if let Some(path) = &self.request.explicit {
             let path = self.env.absolute(path);
-            return self.named(Origin::Explicit, "the library path option", &path).map(Some);
+            return self.named(LibraryOrigin::Explicit, "the library path option", &path).map(Some);
         }
         if let Some(value) = self.env.get("ORT_DYLIB_PATH") {
             let path = self.dylib_path(Path::new(value));
-            return self.named(Origin::Env, "`ORT_DYLIB_PATH`", &path).map(Some);
+            return self.named(LibraryOrigin::Env, "`ORT_DYLIB_PATH`", &path).map(Some);
         }
         Ok(self.cache().or_else(|| self.system()).or_else(|| self.python()))
     }
 
-    fn named(&mut self, origin: Origin, setting: &'static str, path: &Path) -> Result<Library, LibraryError> {
+    fn named(
+        &mut self,
+        origin: LibraryOrigin,
+        setting: &'static str,
+        path: &Path,
+    ) -> Result<Library, LibraryError> {
         examine(path, self.request.flavor, origin).map_err(|why| {
             self.note(origin, path.display(), &why);
             LibraryError::Unusable { setting, path: path.to_owned(), why }
@@ -58,15 +63,15 @@ impl<'a> Search<'a> {
 
     fn cache(&mut self) -> Option<Library> {
         let Some(root) = self.env.cache_folder() else {
-            self.note(Origin::Cache, "~/.cache/orchestra", "no variable names a home or cache folder");
+            self.note(LibraryOrigin::Cache, "~/.cache/orchestra", "no variable names a home or cache folder");
             return None;
         };
         for pin in self.env.pins_for(self.request.flavor) {
             let folder = root.join(pin.folder_name());
             let file = cache::lookup(&folder, pin);
-            match file.and_then(|file| examine_file(&file, self.request.flavor, Origin::Cache)) {
+            match file.and_then(|file| examine_file(&file, self.request.flavor, LibraryOrigin::Cache)) {
                 Ok(library) => return Some(library),
-                Err(why) => self.note(Origin::Cache, folder.display(), &why),
+                Err(why) => self.note(LibraryOrigin::Cache, folder.display(), &why),
             }
         }
         None
@@ -77,18 +82,18 @@ impl<'a> Search<'a> {
         let empty = folders.len();
         let mut unusable = 0;
         for folder in folders {
-            match examine_folder(&folder, self.request.flavor, Origin::System) {
+            match examine_folder(&folder, self.request.flavor, LibraryOrigin::System) {
                 None => {}
                 Some(Ok(library)) => return Some(library),
                 Some(Err(why)) => {
                     unusable += 1;
-                    self.note(Origin::System, folder.display(), &why);
+                    self.note(LibraryOrigin::System, folder.display(), &why);
                 }
             }
         }
         if unusable == 0 {
             self.note(
-                Origin::System,
+                LibraryOrigin::System,
                 format_args!("{empty} library folders"),
                 &format!("they hold no `{LIBRARY}`"),
             );
@@ -99,19 +104,21 @@ impl<'a> Search<'a> {
     fn python(&mut self) -> Option<Library> {
         let interpreters = python::interpreters(self.env);
         if interpreters.is_empty() {
-            self.note(Origin::Python, "python3", "it is not on the PATH");
+            self.note(LibraryOrigin::Python, "python3", "it is not on the PATH");
         }
         for program in interpreters {
             match python::ask(&program, self.env) {
-                Ok(python::Answer { runtime: Some(folder), .. }) => {
+                Ok(python::PythonPackages { runtime: Some(folder), .. }) => {
                     let folder = folder.join("capi");
-                    match examine(&folder, self.request.flavor, Origin::Python) {
+                    match examine(&folder, self.request.flavor, LibraryOrigin::Python) {
                         Ok(library) => return Some(library),
-                        Err(why) => self.note(Origin::Python, folder.display(), &why),
+                        Err(why) => self.note(LibraryOrigin::Python, folder.display(), &why),
                     }
                 }
-                Ok(_) => self.note(Origin::Python, program.display(), "it has no package `onnxruntime`"),
-                Err(why) => self.note(Origin::Python, program.display(), &why),
+                Ok(_) => {
+                    self.note(LibraryOrigin::Python, program.display(), "it has no package `onnxruntime`")
+                }
+                Err(why) => self.note(LibraryOrigin::Python, program.display(), &why),
             }
         }
         None
@@ -123,7 +130,7 @@ impl<'a> Search<'a> {
         folders
     }
 
-    fn note(&mut self, origin: Origin, place: impl std::fmt::Display, why: &str) {
+    fn note(&mut self, origin: LibraryOrigin, place: impl std::fmt::Display, why: &str) {
         self.tried.push(Tried { origin, place: place.to_string(), why: why.to_owned() });
     }
 }

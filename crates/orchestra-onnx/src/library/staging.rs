@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::library::cache::{RECORD, Record, RecordedFile, checksum_of};
+use crate::library::cache::{CacheRecord, RECORD, RecordedFile, checksum_of};
 use crate::library::error::LibraryError;
 
 /// A folder beside the final one, on the same disk; removed with all that is still in it when dropped. What a killed process leaves, the
@@ -75,7 +75,7 @@ impl Staging {
     }
 
     /// Writes the record, makes all of it durable, and gives it its final name. A damaged folder of that name is replaced.
-    pub(crate) fn publish(&self, target: &Path, record: &Record) -> Result<(), LibraryError> {
+    pub(crate) fn publish(&self, target: &Path, record: &CacheRecord) -> Result<(), LibraryError> {
         let path = self.library.join(RECORD);
         let text = serde_json::to_vec_pretty(record).map_err(io::Error::other);
         text.and_then(|text| fs::write(&path, text)).map_err(LibraryError::io("write", &path))?;

@@ -8,8 +8,8 @@ use orchestra_core::kernel::Compiler;
 
 use crate::common::{World, package_files, request, write_library};
 use orchestra_onnx::library::{
-    CUDA_LIBRARIES_VARIABLE, CudaGeneration, CudaLibraries, Flavor, FoundLibrary, LibraryError, Need, Origin,
-    Silent, find_cuda, find_nvrtc, find_or_fetch_with_cuda, look_for_cuda,
+    CUDA_LIBRARIES_VARIABLE, CudaGeneration, CudaLibraries, Flavor, FoundLibrary, LibraryError,
+    LibraryOrigin, Need, Silent, find_cuda, find_nvrtc, find_or_fetch_with_cuda, look_for_cuda,
 };
 
 const CUDA: [&str; 6] = [
@@ -85,10 +85,10 @@ fn pythons_packages_are_found_with_their_versions_and_a_library_that_they_lack_c
     assert_eq!(found.how_to_get(), None, "{:?}", found.tried);
     let cublas = one(&found, "libcublas.so.13");
     assert_eq!(cublas.path, nvidia.join("cu13/lib/libcublas.so.13"));
-    assert_eq!((cublas.version.as_deref(), cublas.origin), (Some("13.4.1.3"), Origin::Python));
+    assert_eq!((cublas.version.as_deref(), cublas.origin), (Some("13.4.1.3"), LibraryOrigin::Python));
     assert_eq!(one(&found, "libcudnn.so.9").version.as_deref(), Some("9.26.0.51"));
     assert_eq!(one(&found, "libcudart.so.13").version, None);
-    assert_eq!(one(&found, "libcurand.so.10").origin, Origin::System);
+    assert_eq!(one(&found, "libcurand.so.10").origin, LibraryOrigin::System);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_product_that_only_some_releases_have_is_found_wherever_it_lies() {
     fill(&world.path("ld"), &["libcudart.so.13"]);
     world.set("LD_LIBRARY_PATH", world.path("ld"));
     fill(&world.path("system"), &["libnvJitLink.so.13"]);
-    assert_eq!(one(&find_cuda(&world.env, None), "libnvJitLink.so.13").origin, Origin::System);
+    assert_eq!(one(&find_cuda(&world.env, None), "libnvJitLink.so.13").origin, LibraryOrigin::System);
 }
 
 #[test]
@@ -139,22 +139,22 @@ fn each_kind_of_place_hides_those_after_it_and_a_product_is_not_mixed_of_two_pla
     python_packages(&mut world);
     let runtime = write_library(&world.path("site/onnxruntime/capi/libonnxruntime.so.1.31.1"));
     let origin = |world: &World, name: &str| one(&find_cuda(&world.env, Some(&runtime)), name).origin;
-    assert_eq!(origin(&world, "libcublas.so.13"), Origin::BesideRuntime);
+    assert_eq!(origin(&world, "libcublas.so.13"), LibraryOrigin::BesideRuntime);
 
     world.set("LD_LIBRARY_PATH", world.path("ld"));
     fill(&world.path("ld"), &CUDA);
-    assert_eq!(origin(&world, "libcublas.so.13"), Origin::LoaderPath);
-    assert_eq!(origin(&world, "libcudnn.so.9"), Origin::BesideRuntime);
+    assert_eq!(origin(&world, "libcublas.so.13"), LibraryOrigin::LoaderPath);
+    assert_eq!(origin(&world, "libcudnn.so.9"), LibraryOrigin::BesideRuntime);
 
     // Half of cuBLAS, in a folder that comes first, is not combined with the other half from elsewhere.
     let own = world.path("own");
     world.set(CUDA_LIBRARIES_VARIABLE, &own);
     fill(&own.join("lib64"), &["libcublas.so.13", "libcudart.so.13"]);
-    assert_eq!(origin(&world, "libcudart.so.13"), Origin::Named);
-    assert_eq!(origin(&world, "libcublas.so.13"), Origin::LoaderPath);
+    assert_eq!(origin(&world, "libcudart.so.13"), LibraryOrigin::Named);
+    assert_eq!(origin(&world, "libcublas.so.13"), LibraryOrigin::LoaderPath);
     fill(&own.join("cublas/lib"), &["libcublasLt.so.13"]);
-    assert_eq!(origin(&world, "libcublas.so.13"), Origin::Named);
-    assert_eq!(origin(&world, "libcublasLt.so.13"), Origin::Named);
+    assert_eq!(origin(&world, "libcublas.so.13"), LibraryOrigin::Named);
+    assert_eq!(origin(&world, "libcublasLt.so.13"), LibraryOrigin::Named);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn what_is_no_library_is_passed_over_and_named_once() {
     world.set("LD_LIBRARY_PATH", world.path("ld"));
     world.set(CUDA_LIBRARIES_VARIABLE, world.path("not-there"));
     let found = find_cuda(&world.env, None);
-    assert_eq!(one(&found, "libcudart.so.13").origin, Origin::System);
+    assert_eq!(one(&found, "libcudart.so.13").origin, LibraryOrigin::System);
     let notes: Vec<String> = found.tried.iter().map(ToString::to_string).collect();
     let about = |what: &str| notes.iter().filter(|n| n.contains(what)).count();
     assert_eq!(about("ELF"), 1, "{notes:?}");
@@ -266,8 +266,8 @@ fn cudnn_of_another_generation_is_passed_over() {
     fill(&world.path("ld"), &CUDNN.map(|n| if n == "libcudnn_ops.so.9" { "libother.so" } else { n }));
     world.set("LD_LIBRARY_PATH", world.path("ld"));
     let found = look_for_cuda(&request(Flavor::Gpu), &world.env).unwrap();
-    assert_eq!(one(&found, "libcudnn_ops.so.9").origin, Origin::System);
-    assert_eq!(one(&found, "libcudnn.so.9").origin, Origin::System, "not mixed of two places");
+    assert_eq!(one(&found, "libcudnn_ops.so.9").origin, LibraryOrigin::System);
+    assert_eq!(one(&found, "libcudnn.so.9").origin, LibraryOrigin::System, "not mixed of two places");
     let note = found.tried.iter().find(|t| Path::new(&t.place) == other).unwrap().to_string();
     assert!(note.contains("`libcublasLt.so.12`") && note.contains("CUDA 13"), "{note}");
 }
@@ -277,11 +277,11 @@ fn cudnn_from_the_package_of_another_generation_is_passed_over() {
     let mut world = World::new();
     python_packages(&mut world);
     let origin = |world: &World| one(&find_cuda(&world.env, None), "libcudnn.so.9").origin;
-    assert_eq!(origin(&world), Origin::Python);
+    assert_eq!(origin(&world), LibraryOrigin::Python);
     // Both releases in one place: it is unknown which of them owns a file.
     let site = world.path("site");
     fs::create_dir(site.join("nvidia_cudnn_cu12-9.26.0.51.dist-info")).unwrap();
-    assert_eq!(origin(&world), Origin::Python);
+    assert_eq!(origin(&world), LibraryOrigin::Python);
     fs::remove_dir(site.join("nvidia_cudnn_cu13-9.26.0.51.dist-info")).unwrap();
     let found = find_cuda(&world.env, None);
     assert!(found.missing(Need::SomeModels).any(|l| l.name == "libcudnn.so.9"), "{found:?}");
@@ -319,7 +319,7 @@ fn without_a_gpu_build_and_a_way_to_fetch_one_there_is_no_cuda() {
     world.add_package(Flavor::Gpu, &package_files(Flavor::Gpu));
     let found = look_for_cuda(&request(Flavor::Gpu), &world.env).unwrap();
     assert_eq!((found.generation, world.downloads()), (CudaGeneration::Thirteen, 0));
-    let offline = orchestra_onnx::library::Request { offline: true, ..request(Flavor::Gpu) };
+    let offline = orchestra_onnx::library::LibraryRequest { offline: true, ..request(Flavor::Gpu) };
     let text = look_for_cuda(&offline, &world.env).unwrap_err().to_string();
     assert!(text.contains("offline none is fetched"), "{text}");
     world.add_python("{\"pip\": false, \"runtime\": null}");

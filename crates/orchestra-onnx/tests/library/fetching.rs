@@ -5,7 +5,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use crate::common::{Notes, VERSION, World, package_files, request};
-use orchestra_onnx::library::{Flavor, LibraryError, Origin, Progress, Request, Silent, find, find_or_fetch};
+use orchestra_onnx::library::{
+    Flavor, LibraryError, LibraryOrigin, LibraryRequest, Progress, Silent, find, find_or_fetch,
+};
 
 fn fetch(world: &World, flavor: Flavor) -> Result<orchestra_onnx::library::Library, LibraryError> {
     find_or_fetch(&request(flavor), &world.env, &mut Silent)
@@ -24,14 +26,14 @@ fn a_library_is_fetched_once_and_found_ever_after() {
     let world = World::with_pip();
     let mut notes = Notes::new(|_| {});
     let library = find_or_fetch(&request(Flavor::Cpu), &world.env, &mut notes).unwrap();
-    assert_eq!((library.origin, &library.path), (Origin::Fetched, &world.cached(Flavor::Cpu)));
+    assert_eq!((library.origin, &library.path), (LibraryOrigin::Fetched, &world.cached(Flavor::Cpu)));
     assert_eq!(library.version.as_deref(), Some(VERSION));
     assert!(notes.lines[0].starts_with(&format!("fetching onnxruntime {VERSION}")), "{:?}", notes.lines);
     assert!(notes.lines.iter().any(|line| line == "pip: WARNING: this is pip"));
     let size = world.env.pins[0].wheel_bytes;
     assert_eq!(notes.last_bytes, Some((size, Some(size))));
     let again = fetch(&world, Flavor::Cpu).unwrap();
-    assert_eq!((again.origin, &again.path), (Origin::Cache, &library.path));
+    assert_eq!((again.origin, &again.path), (LibraryOrigin::Cache, &library.path));
     assert_eq!(world.downloads(), 1);
     assert_eq!(world.cache_entries(), [format!("onnxruntime-{VERSION}")]);
 }
@@ -76,7 +78,7 @@ fn a_package_that_lacks_the_library_or_the_provider_of_gpus_is_refused() {
 #[test]
 fn offline_nothing_is_fetched_and_all_that_was_searched_is_named() {
     let world = World::with_pip();
-    let request = Request { offline: true, ..request(Flavor::Cpu) };
+    let request = LibraryRequest { offline: true, ..request(Flavor::Cpu) };
     let error = find_or_fetch(&request, &world.env, &mut Silent).unwrap_err().to_string();
     let python = world.path("bin/python3").display().to_string();
     for part in ["offline", "ORT_DYLIB_PATH", "library folders", python.as_str()] {
@@ -174,8 +176,8 @@ fn a_damaged_cache_is_never_used_and_is_fetched_again() {
         }
         let (found, tried) = find(&request(Flavor::Cpu), &world.env);
         assert_eq!(found, None);
-        assert_eq!(tried[0].origin, Origin::Cache);
-        assert_eq!(fetch(&world, Flavor::Cpu).unwrap().origin, Origin::Fetched);
+        assert_eq!(tried[0].origin, LibraryOrigin::Cache);
+        assert_eq!(fetch(&world, Flavor::Cpu).unwrap().origin, LibraryOrigin::Fetched);
         assert_eq!(fs::read(&library.path).unwrap(), good);
         assert_eq!(world.cache_entries(), [format!("onnxruntime-{VERSION}")]);
     }
@@ -212,5 +214,5 @@ fn a_fetch_that_is_given_up_kills_pip_and_leaves_nothing() {
     assert!(matches!(error, LibraryError::Cancelled), "{error}");
     assert_eq!(world.cache_entries(), [] as [&str; 0]);
     fs::remove_file(world.path("bin/gate")).unwrap();
-    assert_eq!(fetch(&world, Flavor::Cpu).unwrap().origin, Origin::Fetched);
+    assert_eq!(fetch(&world, Flavor::Cpu).unwrap().origin, LibraryOrigin::Fetched);
 }

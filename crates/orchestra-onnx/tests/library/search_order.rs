@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::common::{World, library_bytes, request, write_library};
 use orchestra_onnx::library::{
-    Flavor, Library, LibraryError, Origin, Request, Silent, Tried, find, find_or_fetch,
+    Flavor, Library, LibraryError, LibraryOrigin, LibraryRequest, Silent, Tried, find, find_or_fetch,
 };
 
 fn found(world: &World, flavor: Flavor) -> Library {
@@ -33,28 +33,28 @@ fn each_place_hides_those_after_it() {
         let library = found(world, Flavor::Cpu);
         (library.origin, library.path)
     };
-    assert_eq!(taken(&world), (Origin::Python, python));
+    assert_eq!(taken(&world), (LibraryOrigin::Python, python));
 
     let system = write_library(&world.path("system/libonnxruntime.so.1.31.2"));
     // An empty variable counts as unset.
     world.set("ORT_DYLIB_PATH", "");
-    assert_eq!(taken(&world), (Origin::System, system));
+    assert_eq!(taken(&world), (LibraryOrigin::System, system));
 
     let mut empty = world.env.clone();
     empty.system_folders.clear();
     fs::write(world.path("bin/answer"), "{\"pip\": true, \"runtime\": null}").unwrap();
     let fetched = find_or_fetch(&request(Flavor::Cpu), &empty, &mut Silent).unwrap();
-    assert_eq!(fetched.origin, Origin::Fetched);
-    assert_eq!(taken(&world), (Origin::Cache, world.cached(Flavor::Cpu)));
+    assert_eq!(fetched.origin, LibraryOrigin::Fetched);
+    assert_eq!(taken(&world), (LibraryOrigin::Cache, world.cached(Flavor::Cpu)));
 
     let named = write_library(&world.path("named/libonnxruntime.so.1.32.0"));
     world.set("ORT_DYLIB_PATH", &named);
-    assert_eq!(taken(&world), (Origin::Env, named));
+    assert_eq!(taken(&world), (LibraryOrigin::Env, named));
 
     let explicit = write_library(&world.path("work/own/libonnxruntime.so.1.33.0"));
-    let request = Request { flavor: Flavor::Cpu, explicit: Some("own".into()), offline: true };
+    let request = LibraryRequest { flavor: Flavor::Cpu, explicit: Some("own".into()), offline: true };
     let library = find(&request, &world.env).0.unwrap();
-    assert_eq!((library.origin, library.path), (Origin::Explicit, explicit));
+    assert_eq!((library.origin, library.path), (LibraryOrigin::Explicit, explicit));
     assert_eq!(library.version.as_deref(), Some("1.33.0"));
 }
 
@@ -78,7 +78,7 @@ fn a_path_that_the_user_named_is_used_or_is_an_error() {
         assert!(message.contains(&format!("`{}`", path.display())), "{message}");
         assert!(message.contains("ORT_DYLIB_PATH") && message.contains(why), "{message}");
         let tried = why_not(&world, Flavor::Cpu);
-        assert_eq!((tried.len(), tried[0].origin), (1, Origin::Env));
+        assert_eq!((tried.len(), tried[0].origin), (1, LibraryOrigin::Env));
     }
     assert_eq!(world.downloads(), 0);
 }
@@ -89,7 +89,7 @@ fn a_bare_name_is_looked_for_as_the_dynamic_linker_does() {
     let library = write_library(&world.path("system/libonnxruntime.so"));
     world.set("ORT_DYLIB_PATH", "libonnxruntime.so");
     let taken = found(&world, Flavor::Cpu);
-    assert_eq!((taken.origin, taken.path, taken.version), (Origin::Env, library, None));
+    assert_eq!((taken.origin, taken.path, taken.version), (LibraryOrigin::Env, library, None));
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_version_that_the_name_hides_is_read_from_the_symbols() {
     assert_eq!(found(&world, Flavor::Cpu).version.as_deref(), Some("1.31.4"));
     fs::write(&path, library_bytes(b"\0VERS_1.17.3\0")).unwrap();
     let tried = why_not(&world, Flavor::Cpu);
-    let system = tried.iter().find(|t| t.origin == Origin::System).unwrap();
+    let system = tried.iter().find(|t| t.origin == LibraryOrigin::System).unwrap();
     assert_eq!(system.place, world.path("system").display().to_string());
     assert!(system.why.contains("1.17.3") && system.why.contains("1.31 or newer"), "{system}");
 }
@@ -142,7 +142,7 @@ fn for_a_gpu_only_a_library_with_its_cuda_provider_counts() {
     write_library(&package.join("capi/libonnxruntime_providers_cuda.so"));
     world.add_python(&answer(&package));
     assert_eq!(found(&world, Flavor::Gpu).path, python);
-    assert_eq!(found(&world, Flavor::Cpu).origin, Origin::System);
+    assert_eq!(found(&world, Flavor::Cpu).origin, LibraryOrigin::System);
 }
 
 #[test]
@@ -167,6 +167,6 @@ fn a_broken_python_is_named_with_what_it_says() {
     world.add_python("");
     crate::common::write_program(&world.path("bin/python3"), "#!/bin/sh\necho 'no encodings' >&2\nexit 3\n");
     let tried = why_not(&world, Flavor::Cpu);
-    let python = tried.iter().find(|t| t.origin == Origin::Python).unwrap();
+    let python = tried.iter().find(|t| t.origin == LibraryOrigin::Python).unwrap();
     assert!(python.why.contains("no encodings") && python.why.contains('3'), "{python}");
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::common::{World, write_library};
 use orchestra_onnx::library::{
-    CUDA_LIBRARIES_VARIABLE, CudaLibraries, Flavor, Library, LibraryError, Origin, TENSORRT_PROVIDER,
+    CUDA_LIBRARIES_VARIABLE, CudaLibraries, Flavor, Library, LibraryError, LibraryOrigin, TENSORRT_PROVIDER,
     add_tensorrt, find_tensorrt,
 };
 
@@ -21,7 +21,13 @@ fn runtime(world: &World, with_provider: bool) -> Library {
     if with_provider {
         write_library(&world.path("ort").join(TENSORRT_PROVIDER));
     }
-    Library { path, version: None, origin: Origin::Env, flavor: Flavor::Gpu, cuda: CudaLibraries::default() }
+    Library {
+        path,
+        version: None,
+        origin: LibraryOrigin::Env,
+        flavor: Flavor::Gpu,
+        cuda: CudaLibraries::default(),
+    }
 }
 
 #[test]
@@ -36,7 +42,7 @@ fn a_pythons_package_is_found_beside_its_nvidia_packages_with_its_version() {
         .add_python(&format!("{{\"pip\": true, \"runtime\": null, \"nvidia\": [\"{}\"]}}", nvidia.display()));
     let found = find_tensorrt(&world.env, None);
     let first = found.libraries[0].found.clone().unwrap();
-    assert_eq!((first.version.as_deref(), first.origin), (Some("10.16.1.11"), Origin::Python));
+    assert_eq!((first.version.as_deref(), first.origin), (Some("10.16.1.11"), LibraryOrigin::Python));
     assert_eq!(found.preload(), LIBRARIES.map(|name| site.join("tensorrt_libs").join(name)));
 }
 

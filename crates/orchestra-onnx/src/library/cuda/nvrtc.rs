@@ -4,7 +4,7 @@ use orchestra_core::kernel::Compiler;
 
 use super::CudaGeneration;
 use super::generation::{self, Wanted};
-use super::places::{self, Place};
+use super::places::{self, LibraryFolders};
 use crate::library::env::Env;
 use crate::library::origin::CUDA_LIBRARIES_VARIABLE;
 use crate::library::origin::Tried;
@@ -36,10 +36,15 @@ pub fn find_nvrtc(env: &Env) -> Result<Vec<Compiler>, String> {
 
 const GENERATIONS: [CudaGeneration; 2] = [CudaGeneration::Thirteen, CudaGeneration::Twelve];
 
-fn of_places(places: &[Place], generation: CudaGeneration, tried: &mut Vec<Tried>) -> Option<Compiler> {
+fn of_places(
+    places: &[LibraryFolders],
+    generation: CudaGeneration,
+    tried: &mut Vec<Tried>,
+) -> Option<Compiler> {
     let is_nvrtc = |wanted: &&Wanted| wanted.name.starts_with("libnvrtc.");
     let wanted = generation.wanted().iter().find(is_nvrtc)?;
-    let mut examined =
-        |place: &Place| place.find(wanted, tried, |path| generation::examine(path, wanted, generation));
+    let mut examined = |place: &LibraryFolders| {
+        place.find(wanted, tried, |path| generation::examine(path, wanted, generation))
+    };
     Some(Compiler { release: generation.number(), path: places.iter().find_map(&mut examined)?.path })
 }

@@ -7,7 +7,7 @@ use super::generation::Wanted;
 use super::{CudaGeneration, FoundLibrary, version};
 use crate::library::env::Env;
 use crate::library::origin::CUDA_LIBRARIES_VARIABLE;
-use crate::library::origin::{Origin, Tried};
+use crate::library::origin::{LibraryOrigin, Tried};
 use crate::library::python;
 
 /// The driver's own library. It comes with the driver and never from anywhere else.
@@ -25,14 +25,14 @@ pub(super) fn has_driver_library(env: &Env) -> bool {
 }
 
 /// Folders that count as one place.
-pub(super) struct Place {
-    origin: Origin,
+pub(super) struct LibraryFolders {
+    origin: LibraryOrigin,
     folders: Vec<PathBuf>,
 }
 
-impl Place {
-    pub(super) fn new(origin: Origin, folders: Vec<PathBuf>) -> Place {
-        Place { origin, folders }
+impl LibraryFolders {
+    pub(super) fn new(origin: LibraryOrigin, folders: Vec<PathBuf>) -> LibraryFolders {
+        LibraryFolders { origin, folders }
     }
 
     /// The first file of this name that `examine` has nothing against. What it has against others is noted.
@@ -68,30 +68,30 @@ pub(super) fn without_python(
     runtime: Option<&Path>,
     generation: CudaGeneration,
     tried: &mut Vec<Tried>,
-) -> Vec<Place> {
+) -> Vec<LibraryFolders> {
     let mut places = Vec::new();
     for folder in env.list(CUDA_LIBRARIES_VARIABLE) {
         if folder.is_dir() {
-            places.push(Place { origin: Origin::Named, folders: with_subfolders(&folder) });
+            places.push(LibraryFolders { origin: LibraryOrigin::Named, folders: with_subfolders(&folder) });
         } else {
             let why = format!("`{CUDA_LIBRARIES_VARIABLE}` names it, and it is no folder");
-            tried.push(Tried { origin: Origin::Named, place: folder.display().to_string(), why });
+            tried.push(Tried { origin: LibraryOrigin::Named, place: folder.display().to_string(), why });
         }
     }
     for folder in env.list("LD_LIBRARY_PATH") {
-        places.push(Place { origin: Origin::LoaderPath, folders: vec![folder] });
+        places.push(LibraryFolders { origin: LibraryOrigin::LoaderPath, folders: vec![folder] });
     }
     if let Some(runtime) = runtime {
-        places.push(Place { origin: Origin::BesideRuntime, folders: beside(runtime) });
+        places.push(LibraryFolders { origin: LibraryOrigin::BesideRuntime, folders: beside(runtime) });
     }
     let usual = usual(generation).map(|folder| env.root.join(folder.trim_start_matches('/')));
     let system = env.system_folders.iter().cloned().chain(usual).collect();
-    places.push(Place { origin: Origin::System, folders: system });
+    places.push(LibraryFolders { origin: LibraryOrigin::System, folders: system });
     places
 }
 
 /// The packages `nvidia` of all Pythons, each a place.
-pub(super) fn of_pythons(env: &Env, tried: &mut Vec<Tried>) -> Vec<Place> {
+pub(super) fn of_pythons(env: &Env, tried: &mut Vec<Tried>) -> Vec<LibraryFolders> {
     of_each_python(env, tried, libraries_below)
 }
 
@@ -100,16 +100,20 @@ pub(super) fn of_each_python(
     env: &Env,
     tried: &mut Vec<Tried>,
     near: impl Fn(&Path) -> Vec<PathBuf>,
-) -> Vec<Place> {
+) -> Vec<LibraryFolders> {
     let mut places = Vec::new();
     for program in python::interpreters(env) {
         match python::ask(&program, env) {
             Ok(answer) => {
                 let folders = answer.nvidia.iter().flat_map(|nvidia| near(nvidia)).collect();
-                places.push(Place::new(Origin::Python, folders));
+                places.push(LibraryFolders::new(LibraryOrigin::Python, folders));
             }
             Err(why) => {
-                tried.push(Tried { origin: Origin::Python, place: program.display().to_string(), why });
+                tried.push(Tried {
+                    origin: LibraryOrigin::Python,
+                    place: program.display().to_string(),
+                    why,
+                });
             }
         }
     }

@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 
 use super::generation::{Wanted, wanted};
-use super::places::{self, Place};
-use super::{CudaGeneration, CudaLibraries, Need, Search};
+use super::places::{self, LibraryFolders};
+use super::{CudaGeneration, CudaLibraries, CudaSearch, Need};
 use crate::library::env::Env;
 use crate::library::error::LibraryError;
 use crate::library::found::Library;
-use crate::library::origin::Origin;
+use crate::library::origin::LibraryOrigin;
 use crate::library::shared_library;
 
 /// The file of ONNX Runtime that holds the provider, beside the library itself.
@@ -33,8 +33,11 @@ pub fn find_tensorrt(env: &Env, runtime: Option<&Path>) -> CudaLibraries {
     let mut tried = Vec::new();
     let mut places = places::without_python(env, runtime, CudaGeneration::default(), &mut tried);
     let above = runtime.into_iter().flat_map(Path::ancestors).skip(1).take(4);
-    places.push(Place::new(Origin::BesideRuntime, above.map(|f| f.join(TENSORRT_FOLDER)).collect()));
-    let search = Search {
+    places.push(LibraryFolders::new(
+        LibraryOrigin::BesideRuntime,
+        above.map(|f| f.join(TENSORRT_FOLDER)).collect(),
+    ));
+    let search = CudaSearch {
         wanted: &WANTED,
         is_needed: |need| need == Need::Always,
         examine: &|_, path| shared_library::needed(path).map(drop),

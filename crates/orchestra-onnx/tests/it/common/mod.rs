@@ -8,7 +8,7 @@ use orchestra_core::{
     BatchId, DType, DeviceKind, Dim, OutputSlotId, ReadOutput, SlotId, TensorSpec, WorkerExit,
 };
 use orchestra_onnx::digest::model_digest;
-use orchestra_onnx::library::{Env, Flavor, Request, Silent, find_or_fetch};
+use orchestra_onnx::library::{Env, Flavor, LibraryRequest, Silent, find_or_fetch};
 use orchestra_onnx::{ENVIRONMENT, OnnxEngine, OnnxSpec};
 use orchestra_runtime::{Launcher, ProcessLauncher};
 use orchestra_testkit::models;
@@ -24,7 +24,7 @@ pub fn library() -> PathBuf {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY
         .get_or_init(|| {
-            let request = Request { flavor: Flavor::Cpu, explicit: None, offline: false };
+            let request = LibraryRequest { flavor: Flavor::Cpu, explicit: None, offline: false };
             find_or_fetch(&request, &Env::from_process(), &mut Silent).unwrap().path
         })
         .clone()

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use orchestra_onnx::library::{Env, Flavor, Pin, Progress, Request};
+use orchestra_onnx::library::{Env, Flavor, LibraryRequest, Pin, Progress};
 
 /// What the wheels of these tests claim to be.
 pub const VERSION: &str = "1.31.7";
@@ -119,8 +119,8 @@ pub fn open_gate(gate: &Path) {
     fs::OpenOptions::new().write(true).open(gate).unwrap();
 }
 
-pub fn request(flavor: Flavor) -> Request {
-    Request { flavor, explicit: None, offline: false }
+pub fn request(flavor: Flavor) -> LibraryRequest {
+    LibraryRequest { flavor, explicit: None, offline: false }
 }
 
 /// Remembers what it was told, and calls back on every note.
