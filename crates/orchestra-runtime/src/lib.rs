@@ -11,7 +11,7 @@
 //!
 //! What has ended of items goes to `JournalEnds`, and on to the committer thread, which owns the journal.
 //!
-//! A [`Flow`] is the same tree without list and journal: its items are requests, and their ends are answers.
+//! A [`RequestFlow`] is the same tree without list and journal: its items are requests, and their ends are answers.
 //!
 //! Nothing here parses a workflow file, decodes a picture or knows an engine; nothing here prints or exits. Decisions are taken in
 //! `orchestra-core`; actors carry them out.
@@ -54,11 +54,14 @@ pub use fleet::device_use::{DeviceUse, WorkerUse};
 pub use fleet::device_watch::{DeviceOptions, DeviceWatch};
 pub use fleet::launcher::{EngineSpec, Engines, Launcher, WorkerMemory, load_frame};
 pub use fleet::live_workers::{LiveWorker, LiveWorkers};
-pub use flow::ticket::Content;
+pub use flow::file_name::IndexLine;
+pub use flow::ticket::RequestContent;
 pub use flow::uploads::{Manifest, ManifestPart, digest};
 pub use look::{LooksInLoader, expand_of};
 pub use orchestra_core::worker_exit::ExitKind;
-pub use requests::{Flow, FlowOptions, ProcessError, ReplyRecord, Request, Row, StartFlowError};
+pub use requests::{
+    ProcessError, ReplyRecord, Request, RequestFlow, RequestFlowOptions, ShowRow, StartFlowError,
+};
 pub use start::{Earlier, FoundResults, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare};
 pub use tasks::best::best_task;
 pub use tasks::board::{TaskBoard, TaskReport, TaskStanding};

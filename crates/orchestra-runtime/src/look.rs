@@ -87,7 +87,7 @@ impl LooksInLoader {
                         Some(_) => Err(process.garbled("a frame that is no answer")),
                         None => Err(process.end(WorkerExit::Hung)),
                     });
-                answer.map_err(|lost| Death { lost, has_begun: true })
+                answer.map_err(|lost| LoaderDeath { lost, has_begun: true })
             });
             match answered {
                 Ok(answer) => return answer.map_err(|error| error.of(file)),
@@ -107,7 +107,7 @@ struct Looker {
 }
 
 /// The end of a process, and whether it had begun with the file.
-struct Death {
+struct LoaderDeath {
     lost: LostLoader,
     has_begun: bool,
 }
@@ -141,16 +141,16 @@ impl Looker {
     }
 
     /// Starts a process that may read these files and folders.
-    fn start(&self, mut readable: Vec<Vec<u8>>) -> Result<LoaderChild, Death> {
+    fn start(&self, mut readable: Vec<Vec<u8>>) -> Result<LoaderChild, LoaderDeath> {
         let failed =
-            |error: std::io::Error| Death { lost: LostLoader::not_started(&error), has_begun: false };
+            |error: std::io::Error| LoaderDeath { lost: LostLoader::not_started(&error), has_begun: false };
         readable.extend(self.files.iter().cloned());
         // It needs none, and what starts loaders hands one over.
         let region = LoaderRegion::new(0).map_err(failed)?;
         let (mut process, _) = LoaderChild::launch(&self.launcher, region.fd()).map_err(failed)?;
         let spec = LookSpec { readable, ..self.spec.clone() };
         let ready = process.handshake(&ToLoader::Look(Box::new(spec)), self.handshake);
-        ready.map(|()| process).map_err(|lost| Death { lost, has_begun: false })
+        ready.map(|()| process).map_err(|lost| LoaderDeath { lost, has_begun: false })
     }
 
     /// What the end of a process means for the file that it looked into: `Ok`, another one tries again.
@@ -158,10 +158,10 @@ impl Looker {
         &self,
         file: &Path,
         blame: &mut LoaderBlame,
-        death: &Death,
+        death: &LoaderDeath,
         patience: Duration,
     ) -> Result<(), ListError> {
-        let Death { lost, has_begun } = death;
+        let LoaderDeath { lost, has_begun } = death;
         let path = file.display();
         tracing::warn!(file = %path, exit = %lost.exit, last_words = %lost.last_words, "a loader that looked into a file is gone");
         let kind = match blame.died(&lost.exit, false, has_begun.then_some(0)) {
@@ -205,18 +205,18 @@ struct ListsInLoader {
     readable: ReadablePlaces,
     /// How long a process may find nothing.
     patience: Duration,
-    open: Mutex<Option<Open>>,
+    open: Mutex<Option<OpenLoader>>,
 }
 
 /// A process, and how many places it may read.
-struct Open {
+struct OpenLoader {
     process: LoaderChild,
     n_places: usize,
 }
 
-impl fmt::Debug for Open {
+impl fmt::Debug for OpenLoader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Open").field("pid", &self.process.pid).finish_non_exhaustive()
+        f.debug_struct("OpenLoader").field("pid", &self.process.pid).finish_non_exhaustive()
     }
 }
 
@@ -271,22 +271,22 @@ impl ListsInLoader {
     /// Has a process list a file. The outer error is its death.
     fn list(
         &self,
-        open: &mut Option<Open>,
+        open: &mut Option<OpenLoader>,
         known: Option<u64>,
         file: &Path,
         pushed: &mut Pushed,
         push: PushFound<'_>,
-    ) -> Result<Result<(), ListError>, Death> {
+    ) -> Result<Result<(), ListError>, LoaderDeath> {
         // What an item leads to is found out by its path, and nothing that a process says.
         if open.as_ref().is_none_or(|open| self.readable.add_for_file(file, open.n_places)) {
             *open = None;
             self.readable.add_for_file(file, 0);
             let readable = self.readable.as_bytes();
             let n_places = readable.len();
-            *open = Some(Open { process: self.looker.start(readable)?, n_places });
+            *open = Some(OpenLoader { process: self.looker.start(readable)?, n_places });
         }
-        let Some(Open { process, .. }) = open else { return Ok(Err(ListError::Stopped)) };
-        let died = |lost| Death { lost, has_begun: true };
+        let Some(OpenLoader { process, .. }) = open else { return Ok(Err(ListError::Stopped)) };
+        let died = |lost| LoaderDeath { lost, has_begun: true };
         let asked = process.write(&ToLoader::List { file: file.as_os_str().as_bytes().to_vec(), known });
         asked.map_err(died)?;
         let (mut heard, mut heard_at) = (Pushed::default(), Instant::now());
@@ -305,7 +305,7 @@ impl ListsInLoader {
                 Ok(Some(FromLoader::Listed(listed))) => return Ok(listed.map_err(|error| error.of(file))),
                 Ok(Some(FromLoader::Refused { class, error })) => {
                     let lost = process.end(WorkerExit::LoadFailed { class, why: error });
-                    return Err(Death { lost, has_begun: false });
+                    return Err(LoaderDeath { lost, has_begun: false });
                 }
                 Ok(Some(_)) => return Err(died(process.garbled("a frame out of order"))),
                 Ok(None) if heard_at.elapsed() >= self.patience => {

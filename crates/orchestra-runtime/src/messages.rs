@@ -24,7 +24,7 @@ use crate::fleet::worker::{DeathNotice, WorkerOrders};
 use crate::flow::carried::CarriedArena;
 use crate::flow::ticket::Ticket;
 use crate::tasks::actor::TasksEnd;
-use crate::trace::{BatchTrace, DoneRows, Ran};
+use crate::trace::{BatchTrace, DoneRows, WorkerTimes};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordTo {
@@ -239,7 +239,7 @@ pub enum BatcherMsg {
         worker: WorkerId,
         batch: BatchId,
         dynamic: Vec<DynamicOutput>,
-        ran: Ran,
+        ran: WorkerTimes,
     },
     /// A batch gave no result, but the worker lives.
     Fault {
@@ -247,7 +247,7 @@ pub enum BatcherMsg {
         batch: BatchId,
         kind: RunErrorKind,
         error: String,
-        ran: Ran,
+        ran: WorkerTimes,
     },
     /// Give this worker nothing new; end it when it holds nothing.
     DrainWorker(WorkerId, Handover),

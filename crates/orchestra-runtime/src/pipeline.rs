@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use crate::batch::stage::{BatchStage, arena_of, refused};
 use crate::context::RunContext;
 use crate::flow::carried::CarriedArena;
-use crate::flow::chain::{BatchTarget, Chain, Targets, kept_pictures};
+use crate::flow::chain::{BatchTarget, Chain, ChainTargets, kept_pictures};
 use crate::flow::endpoints::Endpoints;
 use crate::flow::ends::Ends;
 use crate::flow::fold::{FoldArgs, FoldOf, FoldStage};
@@ -43,7 +43,7 @@ pub struct PipelineState {
     args: PipelineArgs,
     name: String,
     ends: Arc<dyn Ends>,
-    targets: Targets,
+    targets: ChainTargets,
     sources: HashMap<SourceId, ActorRef<SourceMsg>>,
     running: BTreeSet<SourceId>,
     /// The worst that a source came to.
@@ -66,7 +66,7 @@ impl Actor for Pipeline {
         let state = PipelineState {
             name: plan.name.clone(),
             ends: args.endpoints.ends(args.pipeline, &me),
-            targets: Targets::default(),
+            targets: ChainTargets::default(),
             sources: HashMap::new(),
             running: plan.sources.iter().copied().collect(),
             sources_end: PipelineEnd::Complete,

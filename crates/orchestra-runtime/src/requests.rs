@@ -10,5 +10,5 @@ mod endpoints;
 mod flow;
 mod waiting;
 
-pub use flow::{Flow, FlowOptions, ProcessError, Request, Row, StartFlowError};
+pub use flow::{ProcessError, Request, RequestFlow, RequestFlowOptions, ShowRow, StartFlowError};
 pub use waiting::ReplyRecord;

@@ -14,7 +14,7 @@ use orchestra_kinds::{read_reply, reply_json};
 use orchestra_machine::Machine;
 use orchestra_onnx::library::Silent;
 use orchestra_plan::{Json, Plan, PlanOptions, RenderStyle};
-use orchestra_runtime::{Content, ProcessError, ReplyRecord, Request, StartFlowError};
+use orchestra_runtime::{ProcessError, ReplyRecord, Request, RequestContent, StartFlowError};
 use thiserror::Error;
 
 use crate::{StartError, StartOptions, plan_file_with, run_options, runtime_library};
@@ -61,13 +61,13 @@ pub struct Item(Request);
 impl Item {
     /// The bytes of a file, for a source of kind `request` without `columns`.
     pub fn bytes(bytes: impl Into<Bytes>) -> Self {
-        Self(Request { name: String::new(), content: Content::File(bytes.into()) })
+        Self(Request { name: String::new(), content: RequestContent::File(bytes.into()) })
     }
 
     /// The columns of a source of kind `request`, in their order.
     #[must_use]
     pub fn row(values: Vec<OwnedValue>) -> Self {
-        Self(Request { name: String::new(), content: Content::Row(values) })
+        Self(Request { name: String::new(), content: RequestContent::Row(values) })
     }
 
     /// As failures and logs call it.
@@ -132,7 +132,7 @@ impl Record {
 
 /// A graph that answers requests. Dropping it kills its processes.
 pub struct Flow {
-    flow: orchestra_runtime::Flow,
+    flow: orchestra_runtime::RequestFlow,
     /// In the order of the plan.
     sinks: Vec<Arc<ReplySink>>,
 }
@@ -193,7 +193,7 @@ pub(crate) async fn start_flow(
     plan: Plan,
     start: StartOptions,
     most_requests: usize,
-) -> Result<orchestra_runtime::Flow, FlowError> {
+) -> Result<orchestra_runtime::RequestFlow, FlowError> {
     let blocking = tokio::task::spawn_blocking(move || {
         let (library, offline) = (start.ort_library.clone(), start.offline);
         let library = runtime_library(&plan, library, offline, &mut Silent).map_err(StartError::from)?;
@@ -201,13 +201,13 @@ pub(crate) async fn start_flow(
         Ok::<_, FlowError>((plan, run))
     });
     let (plan, run) = blocking.await.map_err(io::Error::other)??;
-    let options = orchestra_runtime::FlowOptions { run, most_requests };
-    Ok(orchestra_runtime::Flow::start(plan, options).await?)
+    let options = orchestra_runtime::RequestFlowOptions { run, most_requests };
+    Ok(orchestra_runtime::RequestFlow::start(plan, options).await?)
 }
 
 /// Its plan, counters and workers, how many items wait, and its end.
 impl Deref for Flow {
-    type Target = orchestra_runtime::Flow;
+    type Target = orchestra_runtime::RequestFlow;
 
     fn deref(&self) -> &Self::Target {
         &self.flow

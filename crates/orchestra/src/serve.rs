@@ -12,7 +12,7 @@ use orchestra_kinds::read_reply;
 use orchestra_machine::Machine;
 use orchestra_plan::tree::{Table, Toml};
 use orchestra_plan::{Plan, PlanOptions, RenderStyle};
-use orchestra_runtime::{Flow, ProcessError, ReplyRecord};
+use orchestra_runtime::{ProcessError, ReplyRecord, RequestFlow};
 use thiserror::Error;
 
 use crate::flow::{FlowError, start_flow};
@@ -79,7 +79,7 @@ fn attempts(n: u32) -> String {
 
 /// A model that answers requests: a flow, which counts its rows. Dropping it kills its workers.
 pub struct Service {
-    flow: Flow,
+    flow: RequestFlow,
     stage: String,
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
@@ -184,15 +184,15 @@ fn column<'a>(
 
 /// Its plan, counters and workers, how many rows wait, and its end.
 impl Deref for Service {
-    type Target = Flow;
+    type Target = RequestFlow;
 
-    fn deref(&self) -> &Flow {
+    fn deref(&self) -> &RequestFlow {
         &self.flow
     }
 }
 
 impl Service {
-    fn new(flow: Flow) -> Self {
+    fn new(flow: RequestFlow) -> Self {
         let plan = flow.plan();
         let (id, batch) = plan.batch_stages().next().expect("it was planned with one");
         let stage = &plan.stages[id.index()];

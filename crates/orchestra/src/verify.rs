@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use orchestra_core::LeftOutCount;
 use orchestra_kinds::read_lines;
 use orchestra_plan::{Kinds, ReadBack, ReadRecord, RecordsPerItem, TASKS_FOLDER, Writes, part_number};
-use orchestra_runtime::OutputReport;
+use orchestra_runtime::{IndexLine, OutputReport};
 use orchestra_store::{FAILURE_RECORDS, NumberSet, RUN_SUMMARY, altered_files, only_files};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -420,13 +420,8 @@ fn parts_of(path: &Path) -> Option<(&str, &str)> {
 /// The files that an index names, and their bytes: of a file that was written over with the result of more items, those of its last line. That a
 /// line is none was said by its reader.
 fn files_of(index: &[u8]) -> BTreeMap<String, u64> {
-    #[derive(Deserialize)]
-    struct Line {
-        file: String,
-        bytes: u64,
-    }
     let lines =
-        index.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Line>(line).ok());
+        index.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<IndexLine>(line).ok());
     lines.map(|line| (line.file, line.bytes)).collect()
 }
 

@@ -344,7 +344,7 @@ fn by_name<S: Serializer>(stages: &[StageStatus], to: S) -> Result<S::Ok, S::Err
 /// Why items have failed, as far as `failures.jsonl` of an output folder says, the commonest cause first.
 pub fn failure_causes(output: &Path) -> Vec<FailureCause> {
     #[derive(Deserialize)]
-    struct Line<'a> {
+    struct RecordedFailure<'a> {
         #[serde(borrow)]
         item: Cow<'a, str>,
         #[serde(borrow)]
@@ -357,7 +357,7 @@ pub fn failure_causes(output: &Path) -> Vec<FailureCause> {
     let mut causes = FailureCauses::default();
     let read = each_record(&output.join(FAILURE_RECORDS), |_, line, _| {
         // A line that is none is told by `orchestra verify`.
-        if let Ok(Line { item, stage, kind, error }) = serde_json::from_slice(line) {
+        if let Ok(RecordedFailure { item, stage, kind, error }) = serde_json::from_slice(line) {
             causes.add(&stage, &kind, &error, &item);
         }
         Ok::<_, io::Error>(())

@@ -12,7 +12,7 @@ use crate::batch::output_slots::PendingOutputs;
 use crate::batch::slot_pool::FilledSlot;
 use crate::context::{RunClock, RunContext};
 use crate::flow::ticket::Ticket;
-use crate::trace::{BatchEnd, BatchNumber, BatchTrace, MaybeTracer, Ran, Then, id_in_logs};
+use crate::trace::{BatchEnd, BatchNumber, BatchTrace, MaybeTracer, Then, WorkerTimes, id_in_logs};
 
 /// The batches that are with the workers of a stage. What is left when it is dropped is told to have been given up.
 pub struct BatchesInFlight {
@@ -70,7 +70,7 @@ impl BatchesInFlight {
     pub fn end(
         &self,
         flight: &BatchInFlight,
-        ran: Ran,
+        ran: WorkerTimes,
         end: BatchEnd,
         ceiling: Option<(usize, usize)>,
     ) -> Option<Arc<BatchTrace>> {
@@ -103,7 +103,7 @@ impl BatchesInFlight {
 impl Drop for BatchesInFlight {
     fn drop(&mut self) {
         for flight in std::mem::take(&mut self.by_batch).into_values() {
-            self.end(&flight, Ran::default(), BatchEnd::GivenUp, None);
+            self.end(&flight, WorkerTimes::default(), BatchEnd::GivenUp, None);
         }
     }
 }

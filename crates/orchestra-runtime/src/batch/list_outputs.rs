@@ -9,18 +9,18 @@ const MOST_VALUES: usize = 1 << 20;
 
 /// The list of an item; `None` where the bytes are none with these columns, or it has too many values.
 pub fn list_of(bytes: &[u8], columns: &Schema) -> Option<Arc<[OwnedRow]>> {
-    let mut reader = Reader { bytes, left: MOST_VALUES };
+    let mut reader = ListReader { bytes, left: MOST_VALUES };
     let rows = reader.rows(columns)?;
     reader.bytes.is_empty().then_some(rows)
 }
 
-struct Reader<'a> {
+struct ListReader<'a> {
     bytes: &'a [u8],
     /// Values that there may still be.
     left: usize,
 }
 
-impl Reader<'_> {
+impl ListReader<'_> {
     fn rows(&mut self, Schema(columns): &Schema) -> Option<Arc<[OwnedRow]>> {
         let n = self.int()?;
         self.left = self.left.checked_sub(n.checked_mul(columns.len().max(1))?)?;

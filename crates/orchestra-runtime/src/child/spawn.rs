@@ -99,7 +99,7 @@ impl ProcessLauncher {
             command.arg0(path); // For people who look at a list of processes.
         }
         let (socket, memory) = (theirs.as_raw_fd(), memory.map(|fd| fd.as_raw_fd()));
-        let (parent, schedule) = (std::process::id(), Schedule::of_this_thread());
+        let (parent, schedule) = (std::process::id(), ThreadScheduling::of_this_thread());
         // SAFETY: between fork and exec only async-signal-safe calls are made, and nothing is allocated.
         unsafe {
             command.pre_exec(move || {
@@ -148,14 +148,14 @@ impl Launched {
 /// Does `work` on the thread that starts all child processes. The kernel kills each when the thread ends that has started it: this one lives as
 /// long as the program, and the caller may be a thread of the host.
 fn on_spawner<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    type Job = Box<dyn FnOnce() + Send>;
-    static JOBS: Mutex<Option<mpsc::Sender<Job>>> = Mutex::new(None);
+    type SpawnJob = Box<dyn FnOnce() + Send>;
+    static JOBS: Mutex<Option<mpsc::Sender<SpawnJob>>> = Mutex::new(None);
     let (tell, done) = mpsc::sync_channel(1);
     // A panic would end the thread, and with it all processes.
     let job = Box::new(move || drop(tell.send(caught("starting a process", work))));
     let mut jobs = locked(&JOBS);
     if jobs.is_none() {
-        let (sender, queue) = mpsc::channel::<Job>();
+        let (sender, queue) = mpsc::channel::<SpawnJob>();
         thread::Builder::new().name("spawner".into()).spawn(move || queue.iter().for_each(|job| job()))?;
         *jobs = Some(sender);
     }
@@ -167,12 +167,12 @@ fn on_spawner<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + '
 }
 
 /// How a thread is scheduled.
-struct Schedule {
+struct ThreadScheduling {
     cores: rustix::io::Result<CpuSet>,
     policy: i32,
 }
 
-impl Schedule {
+impl ThreadScheduling {
     fn of_this_thread() -> Self {
         // SAFETY: it only asks, and 0 is the calling thread.
         Self { cores: sched_getaffinity(None), policy: unsafe { libc::sched_getscheduler(0) } }

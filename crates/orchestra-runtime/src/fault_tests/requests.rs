@@ -21,15 +21,15 @@ use super::stage::Stage;
 use crate::context::RunOptions;
 use crate::fleet::device_watch::DeviceOptions;
 use crate::fleet::launcher::EngineSpec;
-use crate::flow::ticket::Content;
-use crate::requests::{Flow, FlowOptions, ProcessError, ReplyRecord, Request, StartFlowError};
+use crate::flow::ticket::RequestContent;
+use crate::requests::{ProcessError, ReplyRecord, Request, RequestFlow, RequestFlowOptions, StartFlowError};
 use crate::tasks::groups::GroupOwner;
 
 async fn start(
     stage: &Stage,
     log: &Log,
     script_of: impl Fn(Launch) -> Script + Send + Sync + 'static,
-) -> Result<Flow, StartFlowError> {
+) -> Result<RequestFlow, StartFlowError> {
     start_with(stage, log, 1024, script_of).await
 }
 
@@ -38,7 +38,7 @@ async fn start_with(
     log: &Log,
     most_requests: usize,
     script_of: impl Fn(Launch) -> Script + Send + Sync + 'static,
-) -> Result<Flow, StartFlowError> {
+) -> Result<RequestFlow, StartFlowError> {
     let plan = plan_of_requests(stage);
     let engine: Arc<dyn EngineSpec> = Arc::new(FakeEngine::new(log.clone(), script_of));
     let run = RunOptions {
@@ -55,7 +55,7 @@ async fn start_with(
         events: None,
         devices: DeviceOptions::default(),
     };
-    Flow::start(plan, FlowOptions { run, most_requests }).await
+    RequestFlow::start(plan, RequestFlowOptions { run, most_requests }).await
 }
 
 /// A request for an item, which a fake worker answers with what [`answer_to`] says.
@@ -66,7 +66,7 @@ fn request(item: u64) -> Request {
         shape: [1, 1, 1].into(),
         data: (item as f32).to_ne_bytes().into(),
     };
-    Request { name: item.to_string(), content: Content::Row(vec![tensor]) }
+    Request { name: item.to_string(), content: RequestContent::Row(vec![tensor]) }
 }
 
 /// Whether these are the records of an item.
@@ -77,7 +77,7 @@ fn is_answer(records: &[ReplyRecord], item: u64) -> bool {
     data[..] == answer_to(item).to_ne_bytes()
 }
 
-async fn ask(flow: &Flow, item: u64) -> Result<Vec<ReplyRecord>, ProcessError> {
+async fn ask(flow: &RequestFlow, item: u64) -> Result<Vec<ReplyRecord>, ProcessError> {
     flow.process(request(item), None).await
 }
 
@@ -89,7 +89,7 @@ fn begun(log: &Log) -> Vec<u64> {
 }
 
 /// All places are free again: of requests, and of rows.
-fn all_is_home(flow: &Flow) {
+fn all_is_home(flow: &RequestFlow) {
     assert_eq!((flow.waiting(), flow.remains().slots_in_use(), flow.remains().slots_lost()), (0, 0, 0));
 }
 
@@ -276,14 +276,14 @@ async fn what_the_source_does_not_take_is_refused_before_anything_runs() {
         vec![tensor(DType::F32, &[1, 1], 4)],
         vec![tensor(DType::F32, &[1, 1, 1], 8)],
     ] {
-        let request = Request { name: String::new(), content: Content::Row(row) };
+        let request = Request { name: String::new(), content: RequestContent::Row(row) };
         let refused = flow.process(request, None).await.unwrap_err();
         assert!(
             refused.to_string().contains("is not what source `items` takes: x f32[batch, 1, 1, 1]"),
             "{refused}"
         );
     }
-    let file = Request { name: String::new(), content: Content::File(vec![0xff, 0xd8].into()) };
+    let file = Request { name: String::new(), content: RequestContent::File(vec![0xff, 0xd8].into()) };
     let refused = flow.process(file, None).await.unwrap_err().to_string();
     assert!(refused.contains("takes columns, and no file"), "{refused}");
     assert!(begun(&log).is_empty() && is_answer(&ask(&flow, 5).await.unwrap(), 5));

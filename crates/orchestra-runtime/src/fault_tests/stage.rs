@@ -32,7 +32,7 @@ use crate::context::{RunContext, RunOptions, Timeouts};
 use crate::fleet::device_manager::DeviceManager;
 use crate::fleet::device_watch::DeviceOptions;
 use crate::fleet::launcher::EngineSpec;
-use crate::flow::chain::{Chain, Targets};
+use crate::flow::chain::{Chain, ChainTargets};
 use crate::flow::ends::Ends;
 use crate::flow::processor::Processor;
 use crate::flow::ticket::Ticket;
@@ -255,7 +255,7 @@ impl Tree {
         pipeline: &ActorRef<PipelineMsg>,
         devices: &[ActorRef<DeviceMsg>],
     ) -> Grown {
-        let chain = Chain::new(context, ends, Origin::Stage(id), &Targets::default());
+        let chain = Chain::new(context, ends, Origin::Stage(id), &ChainTargets::default());
         let completion = Arc::new(Processor::new(id, chain, pipeline.clone()));
         let arena = Arena::create("fake", batch.layout.clone()).unwrap();
         let batch = BatchStage::start(context, id, arena, completion, devices, pipeline.get_cell());

@@ -56,7 +56,7 @@ impl DeviceManager {
 pub struct DeviceState {
     args: DeviceArgs,
     posts: Vec<Post>,
-    workers: HashMap<WorkerId, Worker>,
+    workers: HashMap<WorkerId, ManagedWorker>,
     shutting_down: bool,
     /// Stages that are to be served once it is told to begin; `None` since then.
     held: Option<Vec<Arc<ServeStage>>>,
@@ -72,7 +72,7 @@ struct Post {
     worker_places: WorkerPlaces,
 }
 
-struct Worker {
+struct ManagedWorker {
     /// By its place in the table.
     post: usize,
     orders: WorkerOrders,
@@ -80,7 +80,7 @@ struct Worker {
 }
 
 /// No worker outlives its manager.
-impl Drop for Worker {
+impl Drop for ManagedWorker {
     fn drop(&mut self) {
         self.orders.give(WorkerOrder::Kill(WorkerExit::Clean));
     }
@@ -243,7 +243,7 @@ impl DeviceState {
             serve,
             manager: me.clone(),
         });
-        self.workers.insert(worker, Worker { post, orders, ready_since: None });
+        self.workers.insert(worker, ManagedWorker { post, orders, ready_since: None });
         self.posts[post].worker_places.joined(worker, role);
     }
 

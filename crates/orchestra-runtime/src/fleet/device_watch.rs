@@ -51,18 +51,18 @@ type WhenSeen = Box<dyn FnOnce(Option<Gpu>) + Send>;
 
 pub struct DeviceWatch {
     /// In the order of the plan.
-    devices: Vec<Device>,
+    devices: Vec<WatchedDevice>,
 }
 
-struct Device {
+struct WatchedDevice {
     name: String,
     uuid: Option<String>,
     looker: OnceLock<Thread>,
-    watched: Mutex<Watched>,
+    watched: Mutex<WatchState>,
 }
 
 #[derive(Default)]
-struct Watched {
+struct WatchState {
     /// The driver has known it: when the run was planned, or at a look.
     is_known: bool,
     latest: Option<Gpu>,
@@ -82,7 +82,8 @@ struct Watched {
 impl DeviceWatch {
     pub fn new(plan: &Plan) -> Self {
         // Also a GPU that falls off the bus before the first look is a GPU that was lost.
-        let devices = plan.devices.iter().map(|device| Device::new(&device.spec, device.memory.is_some()));
+        let devices =
+            plan.devices.iter().map(|device| WatchedDevice::new(&device.spec, device.memory.is_some()));
         Self { devices: devices.collect() }
     }
 
@@ -196,24 +197,24 @@ impl DeviceWatch {
         }
     }
 
-    fn get(&self, device: DeviceId) -> Option<&Device> {
+    fn get(&self, device: DeviceId) -> Option<&WatchedDevice> {
         self.devices.get(device.index())
     }
 }
 
-impl Device {
+impl WatchedDevice {
     /// `is_known`: the driver named it when the run was planned.
     fn new(spec: &DeviceSpec, is_known: bool) -> Self {
         let uuid = match &spec.kind {
             DeviceKind::Cuda { uuid } => Some(uuid.clone()),
             DeviceKind::Cpu => None,
         };
-        let watched = Mutex::new(Watched { is_known, ..Watched::default() });
+        let watched = Mutex::new(WatchState { is_known, ..WatchState::default() });
         Self { name: spec.name.clone(), uuid, looker: OnceLock::new(), watched }
     }
 }
 
-impl Watched {
+impl WatchState {
     /// What the driver says. Gives what is to be complained of, and why the device is lost, if it is from now on.
     fn hear(
         &mut self,

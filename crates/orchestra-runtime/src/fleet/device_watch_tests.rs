@@ -16,7 +16,7 @@ fn watch(n_gpus: usize) -> (DeviceWatch, FakeProbe) {
     let cpu = DeviceSpec { name: "cpu".into(), kind: DeviceKind::Cpu };
     let gpus = (0..n_gpus)
         .map(|n| DeviceSpec { name: format!("cuda:{n}"), kind: DeviceKind::Cuda { uuid: gpu(n).uuid } });
-    let devices = std::iter::once(cpu).chain(gpus).map(|spec| Device::new(&spec, false)).collect();
+    let devices = std::iter::once(cpu).chain(gpus).map(|spec| WatchedDevice::new(&spec, false)).collect();
     (DeviceWatch { devices }, FakeProbe::new((0..n_gpus).map(gpu).collect()))
 }
 

@@ -34,7 +34,7 @@ use crate::child::{Child, FrameSender};
 use crate::events::WorkerEvent;
 use crate::fleet::handshake;
 use crate::fleet::unanswered_runs::UnansweredRuns;
-use crate::fleet::worker_deadlines::{Clocks, LoadLimit, Phase, RunningBatch, TICK};
+use crate::fleet::worker_deadlines::{Clocks, LoadLimit, RunningBatch, TICK, WorkerPhase};
 use crate::messages::{BatcherMsg, DeviceMsg};
 use crate::panics::caught;
 use crate::trace::WorkerStep;
@@ -111,7 +111,7 @@ struct Life {
     outputs: Arc<OutputSlots>,
     unanswered: UnansweredRuns,
     pid: Option<u32>,
-    phase: Phase,
+    phase: WorkerPhase,
     clocks: Clocks,
     started: Duration,
     tick: Interval,
@@ -159,7 +159,7 @@ impl Life {
             outputs,
             unanswered,
             pid,
-            phase: Phase::Starting,
+            phase: WorkerPhase::Starting,
             clocks: Clocks::start(started),
             started,
             tick,
@@ -208,7 +208,7 @@ impl Life {
         }
         let load = ToWorker::Load(Box::new(load.clone()));
         // ## Starting => Greeted
-        self.enter(Phase::Greeted);
+        self.enter(WorkerPhase::Greeted);
         self.queue(&load)?;
         let load_timeout = self.args.context.plan.limits_of(self.args.serve.stage).load_timeout;
         loop {
@@ -241,7 +241,7 @@ impl Life {
             tokio::select! {
                 biased;
                 Some(order) = self.told.recv() => match (order, self.phase) {
-                    (WorkerOrder::Run(run, values), Phase::Serving) => {
+                    (WorkerOrder::Run(run, values), WorkerPhase::Serving) => {
                         self.unanswered.push(run.batch, run.rows);
                         self.unanswered.begin(self.now());
                         self.queue(&match values {
@@ -253,11 +253,11 @@ impl Life {
                     (WorkerOrder::Run(..), _) => {}
                     (WorkerOrder::Kill(why), _) => return Err(Left::Killed(why)),
                     // It may be deep in a load: nothing is lost by a kill.
-                    (WorkerOrder::Retire, Phase::Starting | Phase::Greeted) => {
+                    (WorkerOrder::Retire, WorkerPhase::Starting | WorkerPhase::Greeted) => {
                         return Err(Left::Killed(WorkerExit::Clean));
                     }
-                    (WorkerOrder::Retire, Phase::Serving) => return Err(Left::Asked),
-                    (WorkerOrder::Retire, Phase::Ending) => {}
+                    (WorkerOrder::Retire, WorkerPhase::Serving) => return Err(Left::Asked),
+                    (WorkerOrder::Retire, WorkerPhase::Ending) => {}
                 },
                 _ = self.tick.tick() => if let Some(why) = self.overdue() {
                     return Err(Left::Killed(why));
@@ -292,7 +292,7 @@ impl Life {
         let load = LoadLimit { timeout: limits.load_timeout, called: &called };
         // They begin in their order, so no other one has run for longer.
         let batch = self.unanswered.begun().next().map(|(_, begun)| RunningBatch { begun, timeout });
-        let is_busy = self.phase == Phase::Greeted || batch.is_some();
+        let is_busy = self.phase == WorkerPhase::Greeted || batch.is_some();
         if is_busy && !self.args.serve.engine.beats_while_busy() {
             self.clocks.sign_of_life = now;
         }
@@ -325,7 +325,7 @@ impl Life {
 
     /// From now on it takes batches.
     fn open(&mut self, warmed: usize) {
-        self.enter(Phase::Serving);
+        self.enter(WorkerPhase::Serving);
         let WorkerArgs { context, serve, worker, device, .. } = &self.args;
         let (worker, device, after) = (*worker, *device, self.clocks.phase.saturating_sub(self.started));
         context.tell(|| WorkerEvent::Ready { worker, after });
@@ -339,14 +339,14 @@ impl Life {
 
     /// ## any => Ending
     fn leave(&mut self) {
-        if self.phase == Phase::Serving {
+        if self.phase == WorkerPhase::Serving {
             self.stats().ready.sub(1);
             self.stats().ready_time.add_time(self.now().saturating_sub(self.clocks.phase));
         }
-        if self.phase != Phase::Ending {
+        if self.phase != WorkerPhase::Ending {
             self.stats().ending.add(1);
         }
-        self.enter(Phase::Ending);
+        self.enter(WorkerPhase::Ending);
     }
 
     /// ## Ending => gone
@@ -366,7 +366,7 @@ impl Life {
         self.args.ended(notice, exit, last_words, self.pid, &self.unanswered);
     }
 
-    fn enter(&mut self, phase: Phase) {
+    fn enter(&mut self, phase: WorkerPhase) {
         self.phase = phase;
         self.clocks.phase = self.now();
     }

@@ -10,7 +10,7 @@ use crate::context::Timeouts;
 pub const TICK: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum WorkerPhase {
     Starting,
     Greeted,
     Serving,
@@ -61,7 +61,7 @@ impl Clocks {
     /// What a worker has to be ended for, if anything. `batch` is given if it runs one.
     pub fn overdue(
         &mut self,
-        phase: Phase,
+        phase: WorkerPhase,
         timeouts: &Timeouts,
         load: LoadLimit<'_>,
         batch: Option<RunningBatch>,
@@ -80,14 +80,14 @@ impl Clocks {
         let is_alive = silence <= TICK * 4;
         let is_silent = silence > timeouts.heartbeat;
         match phase {
-            Phase::Starting if in_phase > timeouts.handshake => Some(WorkerExit::HandshakeTimeout),
-            Phase::Greeted if in_phase > load.timeout => Some(WorkerExit::LoadFailed {
+            WorkerPhase::Starting if in_phase > timeouts.handshake => Some(WorkerExit::HandshakeTimeout),
+            WorkerPhase::Greeted if in_phase > load.timeout => Some(WorkerExit::LoadFailed {
                 class: ErrorClass::Transient,
                 why: format!("it took longer than `{}`, {} s", load.called, load.timeout.as_secs()),
             }),
-            Phase::Serving if is_alive && batch.is_some_and(is_late) => Some(WorkerExit::Hung),
-            Phase::Greeted | Phase::Serving if is_silent => Some(WorkerExit::Silent),
-            Phase::Ending if in_phase > timeouts.shutdown => Some(WorkerExit::Clean),
+            WorkerPhase::Serving if is_alive && batch.is_some_and(is_late) => Some(WorkerExit::Hung),
+            WorkerPhase::Greeted | WorkerPhase::Serving if is_silent => Some(WorkerExit::Silent),
+            WorkerPhase::Ending if in_phase > timeouts.shutdown => Some(WorkerExit::Clean),
             _ => None,
         }
     }
@@ -107,7 +107,13 @@ mod tests {
         let end = (1..=100_000).find_map(|n| {
             clocks.sign_of_life = TICK * n;
             clocks.load_waits(LOAD.timeout, TICK * n);
-            Some(TICK * n).zip(clocks.overdue(Phase::Greeted, &Timeouts::default(), LOAD, None, TICK * n))
+            Some(TICK * n).zip(clocks.overdue(
+                WorkerPhase::Greeted,
+                &Timeouts::default(),
+                LOAD,
+                None,
+                TICK * n,
+            ))
         });
         let (after, exit) = end.expect("it ends");
         assert!(matches!(exit, WorkerExit::LoadFailed { class: ErrorClass::Transient, .. }), "{exit:?}");
@@ -125,7 +131,7 @@ mod tests {
                 if at + TICK * 6 <= Duration::from_secs(seconds) {
                     clocks.sign_of_life = at;
                 }
-                clocks.overdue(Phase::Serving, &Timeouts::default(), LOAD, batch, at)
+                clocks.overdue(WorkerPhase::Serving, &Timeouts::default(), LOAD, batch, at)
             });
             assert_eq!(frozen, Some(WorkerExit::Silent), "{seconds} s");
         }

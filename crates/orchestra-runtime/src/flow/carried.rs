@@ -26,7 +26,7 @@ pub struct CarriedArena {
 }
 
 /// A block of the arena. It comes back when it is dropped.
-struct Block {
+struct CarriedBlock {
     arena: Arc<CarriedArena>,
     start: usize,
     len: usize,
@@ -77,7 +77,7 @@ impl CarriedArena {
     }
 
     /// First fit.
-    fn take(self: &Arc<Self>, len: usize) -> Option<Block> {
+    fn take(self: &Arc<Self>, len: usize) -> Option<CarriedBlock> {
         let start = self.free.wait(|all| {
             let at = all.iter().position(|(_, free)| *free >= len)?;
             let (start, free) = all[at];
@@ -88,7 +88,7 @@ impl CarriedArena {
             }
             Some(start)
         })?;
-        Some(Block { arena: Arc::clone(self), start, len })
+        Some(CarriedBlock { arena: Arc::clone(self), start, len })
     }
 
     fn give_back(&self, start: usize, len: usize) {
@@ -107,7 +107,7 @@ impl CarriedArena {
     }
 }
 
-impl Drop for Block {
+impl Drop for CarriedBlock {
     fn drop(&mut self) {
         self.arena.give_back(self.start, self.len);
     }
@@ -115,7 +115,7 @@ impl Drop for Block {
 
 #[derive(Clone)]
 struct CarriedPicture {
-    block: Arc<Block>,
+    block: Arc<CarriedBlock>,
     bytes: usize,
     width: u32,
     height: u32,

@@ -54,14 +54,14 @@ pub struct BatchTarget {
 
 /// The batches and folds that exist already: those that come later in the order of the data.
 #[derive(Default)]
-pub struct Targets {
+pub struct ChainTargets {
     pub batches: Vec<BatchTarget>,
     pub folds: Vec<FoldTarget>,
     /// Where chains keep the pictures that are made in them, by what is at their head.
     pub pictures: Vec<(Origin, Arc<CarriedArena>)>,
 }
 
-impl Targets {
+impl ChainTargets {
     fn batch(&self, stage: StageId) -> Option<BatchTarget> {
         self.batches.iter().find(|target| target.stage == stage).cloned()
     }
@@ -94,7 +94,7 @@ pub struct Chain {
     steps: Vec<Step>,
     /// In the order in which a row comes to them.
     pub maps: Vec<MapPlace>,
-    leaves: Vec<Leaf>,
+    leaves: Vec<ChainLeaf>,
     /// The one sink that all items end in, here, if nothing has to be counted.
     pub linear: Option<SinkId>,
     origin: Origin,
@@ -118,7 +118,7 @@ pub struct MapPlace {
     folds: Vec<FoldTarget>,
 }
 
-struct Leaf {
+struct ChainLeaf {
     /// The stage that reads there; before a sink, the last one in front of it.
     stage: StageId,
     reads: Vec<ColumnRef>,
@@ -145,7 +145,12 @@ enum Does {
 }
 
 impl Chain {
-    pub fn new(context: &Arc<RunContext>, ends: &Arc<dyn Ends>, origin: Origin, targets: &Targets) -> Self {
+    pub fn new(
+        context: &Arc<RunContext>,
+        ends: &Arc<dyn Ends>,
+        origin: Origin,
+        targets: &ChainTargets,
+    ) -> Self {
         let plan = &context.plan;
         let mut builder = ChainBuilder { context, targets, origin, steps: Vec::new(), leaves: Vec::new() };
         builder.find_leaves();
@@ -227,7 +232,7 @@ impl Chain {
     /// claimed first.
     pub fn only_batch(&self) -> Option<&Arc<SlotPool>> {
         match (&self.steps[..], &self.leaves[..]) {
-            ([Step::Leaf(0)], [Leaf { does: Does::Batch { target, trims: None }, carries, .. }])
+            ([Step::Leaf(0)], [ChainLeaf { does: Does::Batch { target, trims: None }, carries, .. }])
                 if carries.is_empty() =>
             {
                 Some(&target.pool)

@@ -61,7 +61,7 @@ pub struct CommitJob {
 }
 
 #[expect(clippy::large_enum_variant, reason = "nearly all jobs are commits")]
-enum Job {
+enum CommitterJob {
     Commit(CommitJob),
     /// Work on what is written, behind all that was sent before.
     Then(Box<dyn FnOnce(&mut RunFiles) + Send>),
@@ -72,7 +72,7 @@ enum Job {
 /// while so many as [`CommitterHandle::waiting`] says are enough. The committer comes to its end with them whatever sources do.
 #[derive(Clone)]
 pub struct CommitterHandle {
-    queue: Sender<Job>,
+    queue: Sender<CommitterJob>,
     thread: Thread,
     hurried: Arc<AtomicUsize>,
     waiting: Arc<AtomicUsize>,
@@ -82,8 +82,8 @@ impl CommitterHandle {
     /// Hands a group over. Its `ends` hear of it, whatever becomes of it.
     pub fn send(&self, job: CommitJob) {
         self.waiting.fetch_add(job.commit.bytes(), Ordering::Relaxed);
-        if let Err(gone) = self.queue.send(Job::Commit(job))
-            && let Job::Commit(job) = gone.0
+        if let Err(gone) = self.queue.send(CommitterJob::Commit(job))
+            && let CommitterJob::Commit(job) = gone.0
         {
             job.ends.commit_failed("the journal is closed".into());
         }
@@ -116,7 +116,7 @@ impl CommitterHandle {
 
     fn then(&self, work: impl FnOnce(&mut RunFiles) + Send + 'static) {
         // A committer that is gone has closed the journal: the run is over, and the answer is not needed.
-        drop(self.queue.send(Job::Then(Box::new(work))));
+        drop(self.queue.send(CommitterJob::Then(Box::new(work))));
         self.thread.unpark();
     }
 
@@ -130,8 +130,8 @@ impl CommitterHandle {
     /// Makes everything durable; with a code, also records the end of the run. Then the thread ends. The folder is still locked: its account is
     /// not written yet.
     pub fn close(&self, code: Option<i32>, then: WhenClosed) {
-        if let Err(gone) = self.queue.send(Job::Close(code, then))
-            && let Job::Close(_, then) = gone.0
+        if let Err(gone) = self.queue.send(CommitterJob::Close(code, then))
+            && let CommitterJob::Close(_, then) = gone.0
         {
             then(Err("the journal is closed already".into()), None);
         }
@@ -166,7 +166,7 @@ fn run(
     mut files: RunFiles,
     stats: &Stats,
     traces: &Traces,
-    queue: &Receiver<Job>,
+    queue: &Receiver<CommitterJob>,
     hurried: &AtomicUsize,
     waiting: &AtomicUsize,
 ) {
@@ -180,9 +180,9 @@ fn run(
         let mut next = Some(job);
         while let Some(job) = next.take() {
             match job {
-                Job::Commit(job) => jobs.push(job),
-                Job::Then(work) => then.push(work),
-                Job::Close(code, told) => close = Some((code, told)),
+                CommitterJob::Commit(job) => jobs.push(job),
+                CommitterJob::Then(work) => then.push(work),
+                CommitterJob::Close(code, told) => close = Some((code, told)),
             }
             more_wait = close.is_some() || !then.is_empty() || jobs.len() >= MOST_JOBS_AT_ONCE;
             if !more_wait {

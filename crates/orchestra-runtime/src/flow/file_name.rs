@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use orchestra_core::data::Refusal;
 use orchestra_plan::FilesPlan;
+use serde::Deserialize;
 
 use super::token::Token;
 
@@ -56,6 +57,13 @@ pub fn file_name(files: &FilesPlan, token: &Token) -> Result<Box<str>, Refusal> 
         None if name.len() > LONGEST => too_long(name.len(), LONGEST),
         None => Ok(name.into_boxed_str()),
     }
+}
+
+/// What readers of an index want of a line: the file, and its bytes.
+#[derive(Debug, Deserialize)]
+pub struct IndexLine {
+    pub file: String,
+    pub bytes: u64,
 }
 
 /// What the index of a sink says of a file.

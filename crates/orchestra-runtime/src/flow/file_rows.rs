@@ -2,8 +2,8 @@
 //! no file.
 
 use orchestra_core::data::Refusal;
-use serde::Deserialize;
 
+use super::file_name::IndexLine;
 use super::row_lengths::{HEAD, end_row};
 
 #[derive(Debug, PartialEq, Eq)]
@@ -28,16 +28,11 @@ pub fn end_file_row(out: &mut Vec<u8>, begin: usize, line: &[u8]) -> Result<(), 
 
 /// The files of rows that lie one behind the other, without their lengths; `None` where they are not whole.
 pub fn files_in(mut rows: &[u8]) -> Option<Vec<FileRow<'_>>> {
-    #[derive(Deserialize)]
-    struct Line {
-        file: String,
-        bytes: usize,
-    }
     let mut files = Vec::new();
     while let Some((length, rest)) = rows.split_first_chunk::<HEAD>() {
         let (line, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
-        let Line { file, bytes } = serde_json::from_slice(line).ok()?;
-        let (bytes, rest) = rest.split_at_checked(bytes)?;
+        let IndexLine { file, bytes } = serde_json::from_slice(line).ok()?;
+        let (bytes, rest) = rest.split_at_checked(usize::try_from(bytes).ok()?)?;
         files.push(FileRow { line, name: file, bytes });
         rows = rest;
     }

@@ -23,7 +23,7 @@ use crate::panics::run_blocking;
 const MOST_RUNNING: usize = 2;
 
 /// A stage that folds the rows of one token.
-pub struct FoldStage(Arc<Work>);
+pub struct FoldStage(Arc<FoldWork>);
 
 pub struct FoldArgs {
     pub context: Arc<RunContext>,
@@ -55,7 +55,7 @@ struct FoldState {
     is_over: bool,
 }
 
-struct Work {
+struct FoldWork {
     args: FoldArgs,
     /// Columns that a join carries, in the order of its ways.
     carries: Vec<ColumnRef>,
@@ -81,7 +81,7 @@ impl FoldStage {
             is_over: false,
         };
         let runtime = Handle::current();
-        Self(Arc::new(Work { args, carries, runtime, state: Mutex::new(state), runs: Mutex::default() }))
+        Self(Arc::new(FoldWork { args, carries, runtime, state: Mutex::new(state), runs: Mutex::default() }))
     }
 }
 
@@ -111,7 +111,7 @@ impl GatherParts for FoldStage {
     }
 }
 
-impl Work {
+impl FoldWork {
     /// Adds parts; gives the tokens of which one has failed, once all the others are there.
     fn collect(&self, state: &mut FoldState, parts: Vec<FoldPart>) -> Vec<Token> {
         let mut lost = Vec::new();

@@ -33,13 +33,13 @@ pub struct JournalEnds {
     parent: ActorRef<PipelineMsg>,
     me: Weak<Self>,
     /// Items are handed to the committer under this lock, so that it gets them in their order.
-    state: Mutex<EndsState>,
+    state: Mutex<JournalEndsState>,
     sources: Mutex<HashMap<SourceId, ActorRef<SourceMsg>>>,
     /// A group of it could not be written.
     is_refused: AtomicBool,
 }
 
-struct EndsState {
+struct JournalEndsState {
     lineages: HashMap<SourceId, Lineage<Ticket, SinkRecord>>,
     limit_reported: Option<Stopped>,
     is_closed: bool,
@@ -103,7 +103,7 @@ impl JournalEnds {
             let ordered = plan.sinks.iter().any(|sink| sink.ordered && of_source(sink));
             (source, Lineage::new(ordered))
         });
-        let state = EndsState { lineages: lineages.collect(), limit_reported: None, is_closed: false };
+        let state = JournalEndsState { lineages: lineages.collect(), limit_reported: None, is_closed: false };
         Arc::new_cyclic(|me| Self {
             context: Arc::clone(context),
             pipeline,

@@ -18,5 +18,5 @@ pub use alone::{AloneTurn, AloneTurns};
 pub use child::LostLoader;
 pub use process::LoadedItem;
 pub use readable_places::ReadablePlaces;
-pub use sent_values::{Cell, CellType, out_of_order};
+pub use sent_values::{CellType, ReceivedValue, out_of_order};
 pub use thread::ItemInHand;

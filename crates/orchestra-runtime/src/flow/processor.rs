@@ -23,10 +23,10 @@ use crate::panics::run_blocking;
 use crate::trace::DoneRows;
 
 /// What a worker gave for a row.
-type Values<'a> = SmallVec<[Value<'a>; 4]>;
+type OutputValues<'a> = SmallVec<[Value<'a>; 4]>;
 
 pub struct Processor {
-    work: Arc<Work>,
+    work: Arc<ProcessorWork>,
     pipeline: ActorRef<PipelineMsg>,
     runtime: Handle,
 }
@@ -37,7 +37,7 @@ const QUICK_ELEMENTS: usize = 16 * 1024;
 impl Processor {
     /// Must be called within the runtime of its pipeline.
     pub fn new(stage: StageId, chain: Chain, pipeline: ActorRef<PipelineMsg>) -> Self {
-        Self { work: Arc::new(Work::new(stage, chain)), pipeline, runtime: Handle::current() }
+        Self { work: Arc::new(ProcessorWork::new(stage, chain)), pipeline, runtime: Handle::current() }
     }
 }
 
@@ -82,7 +82,7 @@ impl Completion for Processor {
     }
 }
 
-struct Work {
+struct ProcessorWork {
     stage: StageId,
     chain: Chain,
     outputs: Vec<Column>,
@@ -95,7 +95,7 @@ struct Work {
     open: AtomicUsize,
 }
 
-impl Work {
+impl ProcessorWork {
     fn new(stage: StageId, chain: Chain) -> Self {
         let plan = &chain.context.plan.stages[stage.index()];
         let outputs = plan.gives.0.clone();
@@ -140,7 +140,7 @@ impl Work {
                 Ok(outputs) => {
                     let row = row - batch.rows.first;
                     let values = outputs.iter().zip(&mut copies).map(|(rows, copy)| rows.row(row, copy));
-                    self.row(&values.collect::<Values<'_>>(), token, &mut runs, &mut out);
+                    self.row(&values.collect::<OutputValues<'_>>(), token, &mut runs, &mut out);
                 }
                 Err(error) => self.chain.fail(token, self.stage, Refusal::result(error.clone()), &mut out),
             }

@@ -150,7 +150,7 @@ impl OpenReduce {
 
     /// Records of its file were committed.
     pub fn add(&mut self, records: &[u8]) {
-        let mut records = Records { input: records, record: Vec::new(), stage: String::new() };
+        let mut records = StoredRecords { input: records, record: Vec::new(), stage: String::new() };
         while let Ok(Some(record)) = records.next() {
             self.note(record);
         }
@@ -185,7 +185,7 @@ impl OpenReduce {
 
     /// What is left to be committed of the result, in its order.
     pub fn result(&self, plan: &Plan, journal: &Journal) -> Result<ResultCommits, ReduceError> {
-        let rows: Rows = match self.reduce.reduction() {
+        let rows: ResultRows = match self.reduce.reduction() {
             _ if self.written.is_some_and(|written| written.is_all) => Box::new(std::iter::empty()),
             Reduction::Merged(merge) => self.merged(merge, journal)?,
             Reduction::InOrder(in_order) => match in_order.join() {
@@ -195,7 +195,7 @@ impl OpenReduce {
         };
         let sinks = plan.sinks.iter().enumerate().filter(|(_, sink)| sink.home == Origin::Stage(self.stage));
         let done = self.written.map_or(0, |written| written.rows);
-        let skipped: Rows = Box::new(rows.skip(usize::try_from(done).unwrap_or(usize::MAX)));
+        let skipped: ResultRows = Box::new(rows.skip(usize::try_from(done).unwrap_or(usize::MAX)));
         Ok(ResultCommits {
             stage: self.name.clone(),
             file: self.file,
@@ -222,12 +222,12 @@ impl OpenReduce {
         Ok(state)
     }
 
-    fn merged(&self, merge: &dyn Merge, journal: &Journal) -> Result<Rows, ReduceError> {
+    fn merged(&self, merge: &dyn Merge, journal: &Journal) -> Result<ResultRows, ReduceError> {
         let rows = self.state(merge, journal)?.rows().map_err(|refusal| self.refused(refusal))?;
         Ok(Box::new((0..).zip(rows).map(|(index, row)| Ok(ResultRow::of_stage(index, row)))))
     }
 
-    fn joined(&self, mut join: Box<dyn Join>, journal: &Journal) -> Result<Rows, ReduceError> {
+    fn joined(&self, mut join: Box<dyn Join>, journal: &Journal) -> Result<ResultRows, ReduceError> {
         for record in self.sorted(journal)? {
             let record = record?;
             let one = Contribution::read(&record).ok_or_else(damaged);
@@ -254,7 +254,7 @@ impl OpenReduce {
         Ok(sorter.finish().map_err(&disk)?.map(move |record| record.map_err(&disk)))
     }
 
-    fn in_order(&self, journal: &Journal) -> Result<Rows, ReduceError> {
+    fn in_order(&self, journal: &Journal) -> Result<ResultRows, ReduceError> {
         let (name, reduce) = (self.name.clone(), Arc::clone(&self.reduce));
         let rows = self.sorted(journal)?.map(move |record| {
             let record = record?;
@@ -269,9 +269,9 @@ impl OpenReduce {
         Ok(Box::new(rows))
     }
 
-    fn records(&self, journal: &Journal) -> Result<Records<impl Read + use<>>, ReduceError> {
+    fn records(&self, journal: &Journal) -> Result<StoredRecords<impl Read + use<>>, ReduceError> {
         let input = journal.rows_reader(self.file)?;
-        Ok(Records { input, record: Vec::new(), stage: self.name.clone() })
+        Ok(StoredRecords { input, record: Vec::new(), stage: self.name.clone() })
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "`map_err` gives it away")]
@@ -289,13 +289,13 @@ fn refused(stage: &str, refusal: &Refusal) -> ReduceError {
 }
 
 /// Reads records one by one; each has its length in front.
-struct Records<R> {
+struct StoredRecords<R> {
     input: R,
     record: Vec<u8>,
     stage: String,
 }
 
-impl<R: Read> Records<R> {
+impl<R: Read> StoredRecords<R> {
     fn next(&mut self) -> Result<Option<&[u8]>, ReduceError> {
         let disk = |error| ReduceError::Disk { stage: self.stage.clone(), error };
         let mut length = [0; 4];
@@ -309,7 +309,7 @@ impl<R: Read> Records<R> {
     }
 }
 
-type Rows = Box<dyn Iterator<Item = Result<ResultRow, ReduceError>>>;
+type ResultRows = Box<dyn Iterator<Item = Result<ResultRow, ReduceError>>>;
 
 /// A row of the result, and what records say of it.
 struct ResultRow {
@@ -333,7 +333,7 @@ pub struct ResultCommits {
     file: FileIndex,
     sinks: Vec<(FileIndex, SinkPlan)>,
     sources: Vec<String>,
-    rows: Peekable<Rows>,
+    rows: Peekable<ResultRows>,
     /// Rows in commits that were given.
     written: u64,
 }

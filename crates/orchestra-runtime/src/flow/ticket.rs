@@ -15,17 +15,17 @@ use crate::trace::timeline::Timeline;
 #[derive(Clone)]
 pub struct Ticket {
     /// Where it lies, with the others that were handed out with it: all of them are kept as long as one of them is.
-    block: Arc<Block>,
+    block: Arc<TicketBlock>,
     at: usize,
 }
 
-struct Block {
+struct TicketBlock {
     source: SourceId,
     /// The place of the first of them among those that the run hands out.
     first: u64,
     /// Their locators, each with its name behind it unless the locator ends with that.
     text: Vec<u8>,
-    items: Vec<Item>,
+    items: Vec<TicketItem>,
     /// By item; none in a run without traces.
     timelines: Vec<Timeline>,
     /// Of the only item, where that is a request.
@@ -33,13 +33,13 @@ struct Block {
 }
 
 struct Brought {
-    content: Content,
+    content: RequestContent,
     /// The one who asked has gone: nothing more is to be done for it.
     is_withdrawn: AtomicBool,
 }
 
 #[derive(Debug, Clone)]
-pub enum Content {
+pub enum RequestContent {
     /// What the fetch of its source reads, in place of a locator.
     File(Bytes),
     /// The columns that its source gives.
@@ -47,7 +47,7 @@ pub enum Content {
 }
 
 /// Half a cache line: the thread that looks at it has last seen the memory on another core, or long ago.
-struct Item {
+struct TicketItem {
     index: u64,
     /// Where in the text its locator ends, which begins where the item before it ends.
     locator_end: usize,
@@ -64,7 +64,7 @@ impl Ticket {
     }
 
     /// An item that someone asks about.
-    pub fn of_request(id: ItemId, name: &str, content: Content) -> Self {
+    pub fn of_request(id: ItemId, name: &str, content: RequestContent) -> Self {
         let mut tickets = TicketsBuilder::with_capacity(id.source, id.index, 1, false);
         tickets.add(id.index, name, b"");
         tickets.block.request = Some(Brought { content, is_withdrawn: AtomicBool::new(false) });
@@ -86,8 +86,8 @@ impl Ticket {
     /// Its row, where a request has brought that.
     pub fn row(&self) -> Option<&OwnedRow> {
         match &self.block.request.as_ref()?.content {
-            Content::Row(row) => Some(row),
-            Content::File(_) => None,
+            RequestContent::Row(row) => Some(row),
+            RequestContent::File(_) => None,
         }
     }
 
@@ -102,14 +102,14 @@ impl Ticket {
 
     /// Path relative to the source's root: `item` in records.
     pub fn name(&self) -> &str {
-        let &Item { name_begin, end, .. } = self.item();
+        let &TicketItem { name_begin, end, .. } = self.item();
         // These are the bytes of a `str`; to look at so few again costs less than to keep them apart.
         str::from_utf8(&self.block.text[name_begin..end]).unwrap_or_default()
     }
 
     /// What the kind of its source finds it by.
     pub fn locator(&self) -> &[u8] {
-        if let Some(Brought { content: Content::File(bytes), .. }) = &self.block.request {
+        if let Some(Brought { content: RequestContent::File(bytes), .. }) = &self.block.request {
             return bytes;
         }
         let begin = self.at.checked_sub(1).map_or(0, |before| self.block.items[before].end);
@@ -121,7 +121,7 @@ impl Ticket {
         self.block.timelines.get(self.at)
     }
 
-    fn item(&self) -> &Item {
+    fn item(&self) -> &TicketItem {
         &self.block.items[self.at]
     }
 }
@@ -135,7 +135,7 @@ impl fmt::Debug for Ticket {
 /// The tickets of items that are handed out together, one after the other. Each is made when it is taken, by the thread that works on its
 /// item: they share a count, which would go from core to core otherwise.
 pub struct Tickets {
-    block: Arc<Block>,
+    block: Arc<TicketBlock>,
     next: usize,
 }
 
@@ -173,7 +173,7 @@ impl ExactSizeIterator for Tickets {}
 
 pub struct TicketsBuilder {
     is_traced: bool,
-    block: Block,
+    block: TicketBlock,
 }
 
 const USUAL_LOCATOR: usize = 96;
@@ -181,7 +181,7 @@ const USUAL_LOCATOR: usize = 96;
 impl TicketsBuilder {
     /// None yet, and room for `n`. The first will be number `first` of those that are handed out.
     pub fn with_capacity(source: SourceId, first: u64, n: usize, is_traced: bool) -> Self {
-        let block = Block {
+        let block = TicketBlock {
             source,
             first,
             text: Vec::with_capacity(n * USUAL_LOCATOR),
@@ -193,13 +193,13 @@ impl TicketsBuilder {
     }
 
     pub fn add(&mut self, index: u64, name: &str, locator: &[u8]) {
-        let Block { text, items, timelines, .. } = &mut self.block;
+        let TicketBlock { text, items, timelines, .. } = &mut self.block;
         text.extend_from_slice(locator);
         let locator_end = text.len();
         if !locator.ends_with(name.as_bytes()) {
             text.extend_from_slice(name.as_bytes());
         }
-        items.push(Item { index, locator_end, name_begin: text.len() - name.len(), end: text.len() });
+        items.push(TicketItem { index, locator_end, name_begin: text.len() - name.len(), end: text.len() });
         if self.is_traced {
             timelines.push(Timeline::default());
         }

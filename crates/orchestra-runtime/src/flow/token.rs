@@ -17,11 +17,11 @@ pub type PartPath = SmallVec<[Part; 1]>;
 #[derive(Debug, Clone)]
 pub struct Token {
     pub ticket: Ticket,
-    more: Option<Box<More>>,
+    more: Option<Box<TokenPart>>,
 }
 
 #[derive(Debug, Clone)]
-struct More {
+struct TokenPart {
     share: Share,
     path: PartPath,
     carried: Option<Arc<Carried>>,
@@ -52,7 +52,7 @@ impl Token {
     ) -> Self {
         let is_whole = share == Share::WHOLE && path.is_empty() && values.is_empty();
         let carried = (!values.is_empty()).then(|| Arc::new(Carried { values, _room: room }));
-        let more = || Box::new(More { share, path, carried });
+        let more = || Box::new(TokenPart { share, path, carried });
         Self { ticket, more: (!is_whole).then(more) }
     }
 

@@ -6,12 +6,12 @@ use orchestra_core::locked;
 
 #[derive(Debug)]
 pub struct Turns<S> {
-    state: Mutex<State<S>>,
+    state: Mutex<TurnState<S>>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State<S> {
+struct TurnState<S> {
     of: S,
     /// The number of the thread that comes next, and of the one that is served now.
     next: u64,
@@ -21,7 +21,10 @@ struct State<S> {
 
 impl<S> Turns<S> {
     pub fn new(of: S) -> Self {
-        Self { state: Mutex::new(State { of, next: 0, served: 0, is_shut: false }), changed: Condvar::new() }
+        Self {
+            state: Mutex::new(TurnState { of, next: 0, served: 0, is_shut: false }),
+            changed: Condvar::new(),
+        }
     }
 
     /// What `take` gives, once it gives something and those that came before have theirs. `None` when it was shut. Blocks: never call it in an actor.

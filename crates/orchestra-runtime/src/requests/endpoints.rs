@@ -22,7 +22,7 @@ impl Endpoints for RequestEndpoints {
     }
 
     fn ends(&self, _: PipelineId, _: &ActorRef<PipelineMsg>) -> Arc<dyn Ends> {
-        let state = EndsState { lineage: Lineage::new(false), source: None, is_closed: false };
+        let state = ReplyEndsState { lineage: Lineage::new(false), source: None, is_closed: false };
         Arc::new(ReplyEnds { requests: Arc::clone(&self.0), state: Mutex::new(state) })
     }
 
@@ -85,10 +85,10 @@ impl Intake for RequestIntake {
 /// Answers those who asked.
 struct ReplyEnds {
     requests: Arc<Requests>,
-    state: Mutex<EndsState>,
+    state: Mutex<ReplyEndsState>,
 }
 
-struct EndsState {
+struct ReplyEndsState {
     lineage: Lineage<Ticket, SinkRecord>,
     source: Option<ActorRef<SourceMsg>>,
     is_closed: bool,

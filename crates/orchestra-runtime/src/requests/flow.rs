@@ -22,7 +22,7 @@ use crate::context::{RunContext, RunOptions};
 use crate::fleet::device_watch::DeviceWatcher;
 use crate::fleet::live_workers::LiveWorker;
 use crate::flow::chain::{Chain, Outcome};
-use crate::flow::ticket::Content;
+use crate::flow::ticket::RequestContent;
 use crate::flow::token::Token;
 use crate::messages::RootMsg;
 use crate::root::{Orchestra, RootArgs};
@@ -31,7 +31,7 @@ use crate::start::AbortOnDrop;
 use orchestra_core::shapes::{RequestItem, RowScope};
 
 #[derive(Clone)]
-pub struct FlowOptions {
+pub struct RequestFlowOptions {
     pub run: RunOptions,
     /// Requests that may be without an end at once, at least 1.
     pub most_requests: usize,
@@ -80,14 +80,14 @@ pub enum ProcessError {
 pub struct Request {
     /// What failures and logs call it.
     pub name: String,
-    pub content: Content,
+    pub content: RequestContent,
 }
 
 /// Shows a row that is not copied unless it has to wait for a thread of its own.
-pub type Row<'a> = &'a (dyn Fn(&mut dyn FnMut(&[Value<'_>])) + Sync);
+pub type ShowRow<'a> = &'a (dyn Fn(&mut dyn FnMut(&[Value<'_>])) + Sync);
 
 /// A graph that answers requests. Dropping it kills its processes.
-pub struct Flow {
+pub struct RequestFlow {
     requests: Arc<Requests>,
     most_requests: usize,
     /// Held while a row is claimed: tokio's mutex is fair, and `SlotPool::claim_async` allows one waiter.
@@ -99,19 +99,22 @@ pub struct Flow {
     _tracer_hears_of_the_end: TellTheEnd,
 }
 
-impl Flow {
+impl RequestFlow {
     /// Starts the graph, and waits until each of its batch stages has a worker. Must be called within a tokio runtime, on which the flow lives.
     ///
     /// Boxed, because an `async fn` is compiled anew in every crate that awaits it, and with it all actors.
     ///
     /// # Errors
     /// See [`StartFlowError`]. Its workers are told to end by then.
-    pub fn start(plan: Plan, options: FlowOptions) -> BoxFuture<'static, Result<Self, StartFlowError>> {
+    pub fn start(
+        plan: Plan,
+        options: RequestFlowOptions,
+    ) -> BoxFuture<'static, Result<Self, StartFlowError>> {
         Box::pin(Self::start_tree(plan, options))
     }
 
-    async fn start_tree(mut plan: Plan, options: FlowOptions) -> Result<Self, StartFlowError> {
-        let FlowOptions { run, most_requests } = options;
+    async fn start_tree(mut plan: Plan, options: RequestFlowOptions) -> Result<Self, StartFlowError> {
+        let RequestFlowOptions { run, most_requests } = options;
         plan.asked().ok_or(StartFlowError::NotAsked)?;
         if plan.sources.len() > 1 {
             return Err(StartFlowError::Sources(plan.sources.len()));
@@ -198,10 +201,10 @@ impl Flow {
         let admitted = self.admit()?;
         let asked = async {
             match &request.content {
-                Content::File(bytes) => {
-                    self.queued(&admitted, &request.name, || Ok(Content::File(bytes.clone()))).await
+                RequestContent::File(bytes) => {
+                    self.queued(&admitted, &request.name, || Ok(RequestContent::File(bytes.clone()))).await
                 }
-                Content::Row(row) => {
+                RequestContent::Row(row) => {
                     let show = |show: &mut dyn FnMut(&[Value<'_>])| with_values(row, show);
                     self.row(&admitted, &request.name, &show).await
                 }
@@ -218,12 +221,12 @@ impl Flow {
         self.requests.admit().ok_or(ProcessError::Overloaded(self.most_requests))
     }
 
-    /// As [`Flow::process`], of a row that fits, within a request that was admitted.
+    /// As [`RequestFlow::process`], of a row that fits, within a request that was admitted.
     pub async fn row(
         &self,
         admitted: &Arc<OwnedSemaphorePermit>,
         name: &str,
-        row: Row<'_>,
+        row: ShowRow<'_>,
     ) -> Result<Vec<ReplyRecord>, ProcessError> {
         loop {
             let chain = self.chain().await?;
@@ -243,7 +246,7 @@ impl Flow {
         chain: &Arc<Chain>,
         admitted: &Arc<OwnedSemaphorePermit>,
         name: &str,
-        row: Row<'_>,
+        row: ShowRow<'_>,
     ) -> Option<PendingRequest<'_>> {
         let _turn = self.turn.lock().await;
         let lease = chain.only_batch()?.claim_async().await?;
@@ -264,7 +267,7 @@ impl Flow {
         &self,
         admitted: &Arc<OwnedSemaphorePermit>,
         name: &str,
-        content: impl Fn() -> Result<Content, ProcessError>,
+        content: impl Fn() -> Result<RequestContent, ProcessError>,
     ) -> Result<Vec<ReplyRecord>, ProcessError> {
         loop {
             let chain = self.chain().await?;
@@ -295,25 +298,27 @@ impl Flow {
     }
 
     /// Whether it is what the source takes.
-    fn check(&self, content: &Content) -> Result<(), ProcessError> {
+    fn check(&self, content: &RequestContent) -> Result<(), ProcessError> {
         let source = &self.plan().sources[self.requests.source.index()];
         let (name, gives) = (&source.name, &source.gives);
         match (source.request, content) {
-            (Some(RequestItem::File), Content::File(bytes)) if bytes.len() <= LARGEST_REQUEST => Ok(()),
-            (Some(RequestItem::File), Content::File(bytes)) => Err(ProcessError::Input(format!(
+            (Some(RequestItem::File), RequestContent::File(bytes)) if bytes.len() <= LARGEST_REQUEST => {
+                Ok(())
+            }
+            (Some(RequestItem::File), RequestContent::File(bytes)) => Err(ProcessError::Input(format!(
                 "the file has {} bytes, and source `{name}` takes {LARGEST_REQUEST} at most",
                 bytes.len()
             ))),
-            (Some(RequestItem::Row), Content::Row(row)) => {
+            (Some(RequestItem::Row), RequestContent::Row(row)) => {
                 let fits = row.len() == gives.0.len()
                     && gives.0.iter().zip(row).all(|(column, value)| column.ty.fits(value));
                 let what = || format!("the row is not what source `{name}` takes: {gives}");
                 if fits { Ok(()) } else { Err(ProcessError::Input(what())) }
             }
-            (_, Content::File(_)) => {
+            (_, RequestContent::File(_)) => {
                 Err(ProcessError::Input(format!("source `{name}` takes columns, and no file: {gives}")))
             }
-            (_, Content::Row(_)) => {
+            (_, RequestContent::Row(_)) => {
                 Err(ProcessError::Input(format!("source `{name}` takes a file, and no columns")))
             }
         }
@@ -335,8 +340,8 @@ impl Flow {
     }
 }
 
-fn owned(row: Row<'_>) -> Result<Content, ProcessError> {
+fn owned(row: ShowRow<'_>) -> Result<RequestContent, ProcessError> {
     let mut copy: Result<OwnedRow, _> = Ok(OwnedRow::new());
     row(&mut |row| copy = row.iter().map(OwnedValue::copy_of).collect());
-    copy.map(Content::Row).map_err(|refusal| ProcessError::Input(refusal.error))
+    copy.map(RequestContent::Row).map_err(|refusal| ProcessError::Input(refusal.error))
 }

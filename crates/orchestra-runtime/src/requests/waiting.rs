@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use crate::account::stats::CommitCounts;
 use crate::context::RunContext;
 use crate::flow::chain::Chain;
-use crate::flow::ticket::{Content, Ticket};
+use crate::flow::ticket::{RequestContent, Ticket};
 use crate::messages::{RecordTo, SinkRecord};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub enum RequestEnd {
 }
 
 #[derive(Clone, Default)]
-pub struct Standing {
+pub struct FlowState {
     /// Each batch stage has had a worker.
     pub has_served: bool,
     /// What items of the source are taken through, while there is a pipeline.
@@ -44,14 +44,14 @@ pub struct Requests {
     pub context: Arc<RunContext>,
     pub source: SourceId,
     admitted: Arc<Semaphore>,
-    state: Mutex<Waiting>,
-    standing: watch::Sender<Standing>,
+    state: Mutex<WaitingRequests>,
+    standing: watch::Sender<FlowState>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct WaitingRequests {
     /// By the numbers of their items.
-    asked: HashMap<u64, Asked>,
+    asked: HashMap<u64, WaitingRequest>,
     /// Those of them that no loader has yet.
     queue: VecDeque<Ticket>,
     next: u64,
@@ -62,7 +62,7 @@ struct Waiting {
     is_over: bool,
 }
 
-struct Asked {
+struct WaitingRequest {
     ticket: Ticket,
     /// `None`: the one who asked has gone.
     answer: Option<oneshot::Sender<RequestEnd>>,
@@ -98,7 +98,7 @@ impl Requests {
             context: Arc::clone(context),
             source,
             admitted: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
-            state: Mutex::new(Waiting { unserved, ..Waiting::default() }),
+            state: Mutex::new(WaitingRequests { unserved, ..WaitingRequests::default() }),
             standing: watch::Sender::default(),
         }
     }
@@ -119,12 +119,12 @@ impl Requests {
         admitted: &Arc<OwnedSemaphorePermit>,
         chain: &Arc<Chain>,
         name: &str,
-        content: Content,
-        then: impl FnOnce(&mut Waiting, &Ticket),
+        content: RequestContent,
+        then: impl FnOnce(&mut WaitingRequests, &Ticket),
     ) -> Option<PendingRequest<'_>> {
         let (sender, answer) = oneshot::channel();
         let mut waiting = locked(&self.state);
-        let is_current = |standing: &Standing| {
+        let is_current = |standing: &FlowState| {
             standing.over.is_none() && standing.chain.as_ref().is_some_and(|now| Arc::ptr_eq(now, chain))
         };
         if !is_current(&self.standing.borrow()) {
@@ -133,7 +133,7 @@ impl Requests {
         let id = ItemId { source: self.source, index: waiting.next };
         waiting.next += 1;
         let ticket = Ticket::of_request(id, name, content);
-        let asked = Asked {
+        let asked = WaitingRequest {
             ticket: ticket.clone(),
             answer: Some(sender),
             is_handed: false,
@@ -150,7 +150,7 @@ impl Requests {
         admitted: &Arc<OwnedSemaphorePermit>,
         chain: &Arc<Chain>,
         name: &str,
-        content: Content,
+        content: RequestContent,
     ) -> Option<PendingRequest<'_>> {
         self.register(admitted, chain, name, content, |waiting, ticket| {
             waiting.queue.push_back(ticket.clone());
@@ -165,7 +165,7 @@ impl Requests {
         chain: &Arc<Chain>,
         name: &str,
     ) -> Option<PendingRequest<'_>> {
-        let pending = self.register(admitted, chain, name, Content::Row(Vec::new()), |_, _| {})?;
+        let pending = self.register(admitted, chain, name, RequestContent::Row(Vec::new()), |_, _| {})?;
         self.context.stats.handed.add(1);
         self.context.stats.pipeline_of(self.source).handed.add(1);
         Some(pending)
@@ -234,7 +234,7 @@ impl Requests {
         counts.by_source.push((self.source, counts.done + counts.failed));
         self.context.stats.count(&counts);
         for (asked, answer) in answers {
-            let Asked { answer: to, _admitted: admitted, .. } = asked;
+            let WaitingRequest { answer: to, _admitted: admitted, .. } = asked;
             // Its place is free before the one who asked can ask again.
             drop(admitted);
             if let Some(to) = to {

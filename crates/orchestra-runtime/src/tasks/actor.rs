@@ -19,7 +19,7 @@ use crate::child::spawn::ProcessLauncher;
 use crate::context::RunContext;
 use crate::messages::{DeviceMsg, PipelineEnd, RootMsg};
 use crate::panics::caught;
-use crate::tasks::attempt::{Control, Outcome, TasksShared, attempt};
+use crate::tasks::attempt::{AttemptOutcome, Control, TasksShared, attempt};
 use crate::tasks::best::LastEnd;
 use crate::tasks::board::TaskStanding;
 use crate::tasks::command_watch::CommandWatch;
@@ -43,7 +43,7 @@ pub enum TasksMsg {
     /// The same, for what waits until others give back memory of a GPU.
     LookAgain,
     /// An attempt has ended, and nothing of it is left.
-    Ended(usize, Box<Outcome>),
+    Ended(usize, Box<AttemptOutcome>),
     /// A pipeline has ended, and is not built anew.
     PipelineEnded(PipelineId, PipelineEnd),
     /// No worker of a model is left on a device.
@@ -331,7 +331,7 @@ impl TasksState {
         self.control.send_if_modified(|now| std::mem::replace(now, (*now).max(how)) < how);
     }
 
-    fn ended(&mut self, task: usize, outcome: Outcome) {
+    fn ended(&mut self, task: usize, outcome: AttemptOutcome) {
         let args = Arc::clone(&self.args);
         let (plan, board) = (&args.context.plan.tasks, &args.context.tasks);
         let gpus = match self.schedule.state(task) {
@@ -388,7 +388,11 @@ impl TasksState {
     }
 }
 
-fn carry_out(me: &ActorRef<TasksMsg>, task: usize, attempt: impl Future<Output = Outcome> + Send + 'static) {
+fn carry_out(
+    me: &ActorRef<TasksMsg>,
+    task: usize,
+    attempt: impl Future<Output = AttemptOutcome> + Send + 'static,
+) {
     let me = me.clone();
     tokio::spawn(async move {
         // Spawned by itself: where it panics, its end is told as well. Its keeper, which is dropped, ends the command.

@@ -48,7 +48,7 @@ pub struct TasksShared {
 }
 
 /// How an attempt ended; an error where that could not be noted.
-pub type Outcome = io::Result<(TaskEnd, TaskEnded)>;
+pub type AttemptOutcome = io::Result<(TaskEnd, TaskEnded)>;
 
 /// The digest of what a task depends on, and the best of each table that it takes, by its place.
 type Depends = ([u8; 32], Vec<(String, usize)>);
@@ -65,7 +65,7 @@ pub async fn attempt(
     shared: Arc<TasksShared>,
     start: Start,
     mut control: watch::Receiver<Control>,
-) -> Outcome {
+) -> AttemptOutcome {
     let task = start.task;
     let began = shared.context.clock.now();
     let begun = {
@@ -269,7 +269,7 @@ impl TasksShared {
         task: usize,
         (end, ended): (TaskEnd, Option<CommandEnd>),
         started: TaskStarted,
-    ) -> Outcome {
+    ) -> AttemptOutcome {
         let noted = spawn_blocking({
             let shared = Arc::clone(&self);
             move || shared.note_end(task, end, ended, started)
@@ -288,7 +288,7 @@ impl TasksShared {
         end: TaskEnd,
         ended: Option<CommandEnd>,
         started: TaskStarted,
-    ) -> Outcome {
+    ) -> AttemptOutcome {
         let plan = &self.plan().tasks[task];
         if let Some(error) = ended.as_ref().and_then(|ended| ended.log_error.as_ref()) {
             tracing::warn!(task = %plan.id, %error, "the log of a command is incomplete");

@@ -67,7 +67,7 @@ pub fn best_of(plan: &TasksPlan, of: &BestOf, ends: &[LastEnd]) -> Option<usize>
 }
 
 /// What a task takes of those before it.
-pub struct Earlier<'a> {
+pub struct EarlierTasks<'a> {
     /// When those ended that it depends on: of a table whose best it takes, that one alone.
     pub ends: Vec<u64>,
     /// The best of each such table.
@@ -75,7 +75,11 @@ pub struct Earlier<'a> {
 }
 
 /// What a task takes of those before it, or a table of which none is the best.
-pub fn earlier<'a>(plan: &TasksPlan, task: &'a TaskPlan, ends: &[LastEnd]) -> Result<Earlier<'a>, &'a str> {
+pub fn earlier<'a>(
+    plan: &TasksPlan,
+    task: &'a TaskPlan,
+    ends: &[LastEnd],
+) -> Result<EarlierTasks<'a>, &'a str> {
     let best = |of: &'a BestOf| {
         let table = &of.table[..];
         best_of(plan, of, ends).map(|best| (table, best)).ok_or(table)
@@ -83,7 +87,7 @@ pub fn earlier<'a>(plan: &TasksPlan, task: &'a TaskPlan, ends: &[LastEnd]) -> Re
     let best = task.best_of.iter().map(best).collect::<Result<Vec<_>, _>>()?;
     let must = task.after.iter().filter(|earlier| task.may_fail.binary_search(earlier).is_err());
     let of = must.chain(best.iter().map(|(_, task)| task)).map(|earlier| ends[*earlier].at);
-    Ok(Earlier { ends: of.collect(), best })
+    Ok(EarlierTasks { ends: of.collect(), best })
 }
 
 /// Makes the link of a table lead to the output of its best task. `by`: the place of the task that needs it; others may do the same now.

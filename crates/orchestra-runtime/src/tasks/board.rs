@@ -135,10 +135,10 @@ pub fn log_file(plan: &TaskPlan, attempt: u32) -> PathBuf {
 }
 
 #[derive(Debug, Default)]
-pub struct TaskBoard(Mutex<Inner>);
+pub struct TaskBoard(Mutex<BoardState>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct BoardState {
     /// Shared with those that look on, who are many times a second.
     reports: Vec<Arc<TaskReport>>,
     ends: BTreeMap<EndClass, u64>,

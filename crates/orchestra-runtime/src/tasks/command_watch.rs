@@ -21,23 +21,23 @@ use crate::tasks::live::LiveFile;
 
 /// The commands of a run. Its thread ends with it.
 pub struct CommandWatch {
-    seen: Arc<Seen>,
+    seen: Arc<WatchedCommands>,
     file: Arc<LiveFile>,
     _end: Option<Sender<()>>,
 }
 
 #[derive(Default)]
-struct Seen(Mutex<Inner>);
+struct WatchedCommands(Mutex<CommandTable>);
 
 #[derive(Default)]
-struct Inner {
+struct CommandTable {
     gpus: GpuUse,
-    commands: BTreeMap<usize, Command>,
+    commands: BTreeMap<usize, WatchedCommand>,
     /// When the last look at the GPUs began, and the bytes that were free of each, by its UUID.
     free: (Duration, HashMap<String, u64>),
 }
 
-struct Command {
+struct WatchedCommand {
     name: String,
     keeper: Pid,
     /// It has begun since the last look.
@@ -47,7 +47,7 @@ struct Command {
 impl CommandWatch {
     /// Looks as often as at the devices of workers: at GPUs where there are some, and a driver that lists their processes.
     pub fn start(context: &Arc<RunContext>) -> Self {
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(WatchedCommands::default());
         let file = Arc::new(LiveFile::new(&context.plan.output));
         let (end, is_over) = channel();
         let looks = {
@@ -83,7 +83,7 @@ impl CommandWatch {
     pub fn begin(&self, task: usize, name: &str, keeper: Pid, gpus: Vec<String>) {
         let mut inner = locked(&self.seen.0);
         inner.gpus.begin(task, gpus);
-        inner.commands.insert(task, Command { name: name.to_owned(), keeper, is_new: true });
+        inner.commands.insert(task, WatchedCommand { name: name.to_owned(), keeper, is_new: true });
     }
 
     /// It has ended: the most bytes that it was seen to hold of one of its GPUs.
@@ -107,7 +107,7 @@ impl Drop for CommandWatch {
     }
 }
 
-impl Seen {
+impl WatchedCommands {
     /// The lock is not held while the driver or the kernel is asked.
     fn look(&self, probe: Option<&dyn GpuProbe>, board: &TaskBoard, now: Duration) {
         let (commands, has_lasted) = {
@@ -142,7 +142,7 @@ impl Seen {
         }
         let mut inner = locked(&self.0);
         // A task whose command has ended meanwhile may have another keeper by now.
-        let has = |inner: &Inner, task: usize, keeper: Pid| {
+        let has = |inner: &CommandTable, task: usize, keeper: Pid| {
             inner.commands.get(&task).is_some_and(|command| command.keeper == keeper)
         };
         for (keeper, bytes) in memory {

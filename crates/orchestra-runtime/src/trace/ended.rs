@@ -20,7 +20,7 @@ pub type MaybeFailed = (Ticket, Option<Failure>);
 /// Items that were handed to the committer together and have ended together.
 #[derive(Debug)]
 pub struct EndedItems {
-    items: Items,
+    items: ItemGroup,
     handed: Duration,
     ended: Duration,
     /// Why they could not be written.
@@ -28,7 +28,7 @@ pub struct EndedItems {
 }
 
 #[derive(Debug)]
-enum Items {
+enum ItemGroup {
     Rows(DoneRows),
     Each(Vec<MaybeFailed>),
 }
@@ -83,12 +83,12 @@ pub struct EndedItem<'a> {
 impl EndedItems {
     /// Rows of a batch that were handed over at `handed`.
     pub fn rows(rows: DoneRows, handed: Duration) -> Self {
-        Self { items: Items::Rows(rows), handed, ended: handed, not_written: None }
+        Self { items: ItemGroup::Rows(rows), handed, ended: handed, not_written: None }
     }
 
     /// Items whose batches are noted with them; each with its failure, if it failed.
     pub fn each_of(items: Vec<MaybeFailed>, handed: Duration) -> Self {
-        Self { items: Items::Each(items), handed, ended: handed, not_written: None }
+        Self { items: ItemGroup::Each(items), handed, ended: handed, not_written: None }
     }
 
     /// They are in the journal, or could not be written, from `ended` on.
@@ -101,15 +101,15 @@ impl EndedItems {
     /// other batch: none took longer. It was noted where their records were made, so that a tracer need not look at each: by now their tickets lie in the
     /// caches of other cores.
     pub fn longest_if_usual(&self) -> Option<Duration> {
-        let Items::Rows(DoneRows { usual, .. }) = &self.items else { return None };
+        let ItemGroup::Rows(DoneRows { usual, .. }) = &self.items else { return None };
         let first = usual.filter(|_| self.not_written.is_none())?;
         Some(self.ended.saturating_sub(first))
     }
 
     pub fn items(&self) -> impl Iterator<Item = EndedItem<'_>> {
         let (rows, each) = match &self.items {
-            Items::Rows(rows) => (Some(rows), &[][..]),
-            Items::Each(items) => (None, &items[..]),
+            ItemGroup::Rows(rows) => (Some(rows), &[][..]),
+            ItemGroup::Each(items) => (None, &items[..]),
         };
         let of_rows =
             rows.into_iter().flat_map(|rows| rows.tickets().map(|ticket| (ticket, None, Some(&rows.batch))));

@@ -119,7 +119,7 @@ pub struct BatchTrace {
     /// When its slot was full or closed, and all rows were there.
     pub filled: Duration,
     pub sent: Duration,
-    pub ran: Ran,
+    pub ran: WorkerTimes,
     pub ended: Duration,
     pub end: BatchEnd,
     /// The most rows that the device takes of this stage, before and after, where this batch changed it.
@@ -130,7 +130,7 @@ pub struct BatchTrace {
 
 /// What is known of a batch from its worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Ran {
+pub struct WorkerTimes {
     /// When it was the next for the worker: it was there, and the one before it was answered. `None`: it was not reached.
     pub begun: Option<Duration>,
     /// When the answer came, if one came.

@@ -27,11 +27,11 @@ pub struct Timeline {
     queued_at: AtomicU64,
     /// The number of the stage that `queued_at` is about, plus one; 0: free.
     queued_for: AtomicU32,
-    more: OnceLock<Box<Mutex<More>>>,
+    more: OnceLock<Box<Mutex<TimelineOverflow>>>,
 }
 
 #[derive(Debug, Default)]
-struct More {
+struct TimelineOverflow {
     queued: Vec<(StageId, Duration)>,
     batches: Vec<Arc<BatchTrace>>,
 }
@@ -88,7 +88,7 @@ impl Timeline {
 
     /// Whether a batch is noted that gave no result for it.
     pub fn was_retried(&self) -> bool {
-        let is_retry = |more: &Mutex<More>| {
+        let is_retry = |more: &Mutex<TimelineOverflow>| {
             let more = locked(more);
             more.batches.iter().any(|batch| batch.end != BatchEnd::Done)
         };
@@ -121,7 +121,7 @@ impl Timeline {
         steps
     }
 
-    fn more(&self, f: impl FnOnce(&mut More)) {
+    fn more(&self, f: impl FnOnce(&mut TimelineOverflow)) {
         let more = self.more.get_or_init(Box::default);
         f(&mut locked(more));
     }

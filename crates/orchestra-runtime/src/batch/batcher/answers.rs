@@ -10,10 +10,16 @@ use super::BatcherState;
 use crate::batch::batches_in_flight::{self, BatchInFlight};
 use crate::batch::output_slots::PendingOutputs;
 use crate::messages::{CompletedBatch, WorkerEnd};
-use crate::trace::{BatchEnd, Ran};
+use crate::trace::{BatchEnd, WorkerTimes};
 
 impl BatcherState {
-    pub(super) fn done(&mut self, worker: WorkerId, batch: BatchId, dynamic: Vec<DynamicOutput>, ran: Ran) {
+    pub(super) fn done(
+        &mut self,
+        worker: WorkerId,
+        batch: BatchId,
+        dynamic: Vec<DynamicOutput>,
+        ran: WorkerTimes,
+    ) {
         let mut flight = self.in_flight.by_batch.remove(&batch);
         let outputs = flight.as_mut().and_then(|flight| flight.outputs.take());
         let now = self.now();
@@ -50,7 +56,7 @@ impl BatcherState {
         batch: BatchId,
         kind: RunErrorKind,
         error: String,
-        ran: Ran,
+        ran: WorkerTimes,
     ) {
         let flight = self.in_flight.by_batch.remove(&batch);
         if let Some(flight @ BatchInFlight { assignment: a, .. }) = &flight {
@@ -97,7 +103,7 @@ impl BatcherState {
             );
             if self.in_flight.tracer.is_on() {
                 let begun = begun.iter().find(|(begun, _)| begun == batch).map(|(_, at)| *at);
-                let ran = Ran { begun, ..Ran::default() };
+                let ran = WorkerTimes { begun, ..WorkerTimes::default() };
                 let (exit, last_words) = (exit.clone(), last_words.clone());
                 let end = BatchEnd::WorkerLost { exit, last_words, then: batches_in_flight::then(aftermath) };
                 self.trace_failed(&flight, ran, end, None);
@@ -110,7 +116,13 @@ impl BatcherState {
     }
 
     /// Tells the tracer of a batch without a result. Its rows still lie in their slot.
-    fn trace_failed(&self, flight: &BatchInFlight, ran: Ran, end: BatchEnd, ceiling: Option<(usize, usize)>) {
+    fn trace_failed(
+        &self,
+        flight: &BatchInFlight,
+        ran: WorkerTimes,
+        end: BatchEnd,
+        ceiling: Option<(usize, usize)>,
+    ) {
         let trace = self.in_flight.end(flight, ran, end, ceiling);
         let rows = flight.assignment.rows;
         if let (Some(trace), Some(in_use)) = (trace, self.slots.get(&rows.slot)) {

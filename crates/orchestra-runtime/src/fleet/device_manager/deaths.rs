@@ -8,7 +8,7 @@ use orchestra_core::worker_places::PlaceOrder;
 use orchestra_core::{StageId, WorkerExit, WorkerId};
 use ractor::ActorRef;
 
-use super::{DeviceState, Post, Worker};
+use super::{DeviceState, ManagedWorker, Post};
 use crate::messages::{BatcherMsg, DeviceMsg, WorkerEnd};
 use crate::trace::WorkerStep;
 
@@ -42,7 +42,7 @@ impl DeviceState {
     }
 
     /// How long a dead worker was loaded and unharmed: it may have spent one deadline on the batch that it died of.
-    fn stood(&self, stage: StageId, gone: &Worker, exit: &WorkerExit, now: Duration) -> Duration {
+    fn stood(&self, stage: StageId, gone: &ManagedWorker, exit: &WorkerExit, now: Duration) -> Duration {
         match gone.ready_since {
             Some(since) if *exit != WorkerExit::Hung => {
                 now.saturating_sub(since + self.args.context.plan.limits_of(stage).batch_timeout)

@@ -7,7 +7,7 @@ use super::{Left, Life, WorkerArgs};
 use crate::events::WorkerEvent;
 use crate::fleet::unanswered_runs::UnansweredRun;
 use crate::messages::{BatcherMsg, DeviceMsg};
-use crate::trace::Ran;
+use crate::trace::WorkerTimes;
 
 impl Life {
     /// Hands an answer on. What makes no sense ends the worker.
@@ -42,7 +42,7 @@ impl Life {
         batch: BatchId,
         timing: RunTiming,
         breaks: bool,
-    ) -> Result<Option<(UnansweredRun, Ran)>, Left> {
+    ) -> Result<Option<(UnansweredRun, WorkerTimes)>, Left> {
         let now = self.now();
         let sent = match self.unanswered.answered(batch) {
             Ok(sent) => sent,
@@ -66,7 +66,7 @@ impl Life {
         if let Some(on) = stage.on(*device) {
             on.run_time.add_time(took);
         }
-        Ok(Some((sent, Ran { begun: sent.begun, answered: Some(now), timing })))
+        Ok(Some((sent, WorkerTimes { begun: sent.begun, answered: Some(now), timing })))
     }
 
     /// A batch was answered with results.

@@ -9,15 +9,15 @@ use orchestra_core::shapes::{Fan, MapStep, Step};
 use orchestra_core::{SinkId, StageId};
 use orchestra_plan::{ColumnRef, FoldPlan, Origin, Shape};
 
-use super::{Chain, Does, FoldTarget, Leaf, MapPlace, RunContext, Targets};
+use super::{Chain, ChainLeaf, ChainTargets, Does, FoldTarget, MapPlace, RunContext};
 
 pub(super) struct ChainBuilder<'a> {
     pub context: &'a Arc<RunContext>,
-    pub targets: &'a Targets,
+    pub targets: &'a ChainTargets,
     pub origin: Origin,
     pub steps: Vec<Step>,
     /// As they were found; `steps` name them by their places here.
-    pub leaves: Vec<Option<Leaf>>,
+    pub leaves: Vec<Option<ChainLeaf>>,
 }
 
 impl ChainBuilder<'_> {
@@ -98,13 +98,13 @@ impl ChainBuilder<'_> {
             Shape::Batch(batch) if matches!(does, Does::Batch { .. }) => batch.carries.clone(),
             _ => Vec::new(),
         };
-        self.leaves.push(Some(Leaf { stage, reads: reads.to_vec(), carries, does, folds: vec![folds] }));
+        self.leaves.push(Some(ChainLeaf { stage, reads: reads.to_vec(), carries, does, folds: vec![folds] }));
     }
 }
 
 impl Chain {
     /// Numbers maps and leaves in the order in which a row comes to them, and takes the leaves over.
-    pub(super) fn number(&mut self, steps: &mut [Step], n_splits: usize, found: &mut [Option<Leaf>]) {
+    pub(super) fn number(&mut self, steps: &mut [Step], n_splits: usize, found: &mut [Option<ChainLeaf>]) {
         for step in steps {
             match step {
                 Step::Map(step) => {
@@ -141,14 +141,14 @@ impl Chain {
 
     /// A bound on what one row costs.
     pub(super) fn cost_of_row(&self) -> usize {
-        let lengths = |leaf: &Leaf, of: &dyn Fn(Option<usize>) -> usize| {
+        let lengths = |leaf: &ChainLeaf, of: &dyn Fn(Option<usize>) -> usize| {
             let row_len = |read: &ColumnRef| {
                 let tensor = self.context.plan.column(*read).ty.stored();
                 of(tensor.map(|tensor| tensor.row_len().unwrap_or(usize::MAX)))
             };
             leaf.reads.iter().map(row_len).fold(0, usize::saturating_add)
         };
-        let of_leaf = |leaf: &Leaf| match leaf.does {
+        let of_leaf = |leaf: &ChainLeaf| match leaf.does {
             Does::Batch { .. } => usize::MAX,
             Does::Fold(_) => 64,
             Does::Reduce(_) => lengths(leaf, &|copied| copied.unwrap_or(64)),

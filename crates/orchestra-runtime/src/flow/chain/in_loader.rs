@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::row_in_hand::RowInHand;
 use super::{Chain, ItemInHand, Outcome, Token};
-use crate::flow::loader::{Cell, CellType, out_of_order};
+use crate::flow::loader::{CellType, ReceivedValue, out_of_order};
 
 /// How rows of a loader process are read.
 #[derive(Default)]
@@ -32,7 +32,7 @@ struct SentTo {
 }
 
 /// Cuts a chain in two.
-struct Cut<'a> {
+struct ChainSplitter<'a> {
     chain: &'a Chain,
     /// What the loader's maps may read: the source, and maps in front of them, by their places.
     known: Vec<(Origin, Option<usize>)>,
@@ -55,7 +55,7 @@ fn can_be_sent(gives: &Schema) -> bool {
     !gives.0.iter().any(|column| matches!(column.ty, ColumnType::List(_)))
 }
 
-impl Cut<'_> {
+impl ChainSplitter<'_> {
     fn steps(&mut self, steps: &[Step], n_splits: usize) -> Vec<StepOf<KindSettings>> {
         let step = |step: &Step| {
             if let Step::Map(map) = step
@@ -183,9 +183,9 @@ impl Chain {
         let fetch = fetch.in_loader().filter(|_| can_be_sent(plan.gives(self.origin)))?;
         let (known, sends) = (vec![(self.origin, None)], Vec::new());
         let (rows, bytes) = (SentRows::default(), SentBytes::default());
-        let mut cut = Cut { chain: self, known, sends, rows, bytes };
+        let mut cut = ChainSplitter { chain: self, known, sends, rows, bytes };
         let steps = cut.steps(&self.steps, 0);
-        let Cut { sends, rows, bytes, .. } = cut;
+        let ChainSplitter { sends, rows, bytes, .. } = cut;
         let leaf = |to: &SentTo| SentLeaf { stage: self.stage_of(&to.step), columns: to.columns.clone() };
         let leaves = rows.leaves.iter().map(leaf).collect();
         // Pictures that are carried go on into the memory for them.
@@ -308,8 +308,10 @@ impl SentRows {
                 last[*column] = Some(value);
             }
         }
-        let cell = |column: &usize| Cell::new(&self.columns[*column], last[*column].as_ref()?, region);
-        let Some(cells) = columns.iter().map(cell).collect::<Option<SmallVec<[Cell<'_>; 4]>>>() else {
+        let cell =
+            |column: &usize| ReceivedValue::new(&self.columns[*column], last[*column].as_ref()?, region);
+        let Some(cells) = columns.iter().map(cell).collect::<Option<SmallVec<[ReceivedValue<'_>; 4]>>>()
+        else {
             return Err(row.fail(row.chain.stage_of(step), out_of_order()));
         };
         let values =

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::outcome::RecordRange;
 use super::row_in_hand::RowInHand;
-use super::{BatchTarget, Does, Leaf, Token};
+use super::{BatchTarget, ChainLeaf, Does, Token};
 use crate::batch::slot_pool::{RowLease, TrimmedSize};
 use crate::flow::file_name::{file_name, index_line};
 use crate::flow::file_rows::end_file_row;
@@ -25,13 +25,13 @@ use crate::messages::RecordTo;
 impl RowInHand<'_, '_> {
     pub(super) fn take(
         &mut self,
-        leaf: &Leaf,
+        leaf: &ChainLeaf,
         token: &Token,
         share: Share,
         scope: &RowScope<'_>,
     ) -> Result<(), RowEnded> {
         self.leave_loading()?;
-        let Leaf { stage, reads, carries, .. } = leaf;
+        let ChainLeaf { stage, reads, carries, .. } = leaf;
         match &leaf.does {
             Does::Batch { target, trims } => {
                 let size = trims.map(|read| {

@@ -25,7 +25,7 @@ pub(super) struct RowInHand<'a, 'o> {
     /// The leaf whose turn it is.
     pub at: usize,
     /// The splits that the row is in, the outermost first.
-    splits: SmallVec<[Split; 1]>,
+    splits: SmallVec<[OpenSplit; 1]>,
     pub out: &'o mut Outcome,
     pub item: Option<&'o mut ItemInHand<'a>>,
     /// [`Chain::keep_lock`], from the first picture on that the row keeps.
@@ -44,7 +44,7 @@ pub(super) struct RowInHand<'a, 'o> {
 }
 
 /// A split that is under way.
-struct Split {
+struct OpenSplit {
     /// Those that each part comes to.
     leaves: Range<usize>,
     /// The share of a part.
@@ -188,7 +188,7 @@ impl Leaves for RowInHand<'_, '_> {
     fn parts(&mut self, at: usize, n: u32) -> Result<(), Refusal> {
         let leaves = self.chain.maps[at].leaves.clone();
         let each = self.share_of(&leaves)?.cut(n as usize).ok_or_else(too_many_parts)?;
-        self.splits.push(Split { leaves, each, part: Part { index: 0, of: n } });
+        self.splits.push(OpenSplit { leaves, each, part: Part { index: 0, of: n } });
         self.take_part();
         Ok(())
     }

@@ -24,7 +24,7 @@ pub struct CellType {
 const SMALL: usize = 128;
 
 /// A value as it was sent. Nothing of it is believed before it is looked at.
-pub enum Cell<'a> {
+pub enum ReceivedValue<'a> {
     Missing(&'a str),
     Text(&'a str),
     Labels(Vec<Label<'a>>),
@@ -40,19 +40,19 @@ pub enum Cell<'a> {
     Tensor(SentTensor<'a>),
 }
 
-impl<'a> Cell<'a> {
+impl<'a> ReceivedValue<'a> {
     /// `None`: it is not what the plan says, or lies outside of the region.
     pub fn new(of: &'a CellType, sent: &'a SentValue, region: &'a LoaderRegion) -> Option<Self> {
         let CellType { column, packing, .. } = of;
         let may_be_missing = matches!(column.ty, ColumnType::Optional(_));
         Some(match (column.ty.required(), sent) {
-            (_, SentValue::Missing) if may_be_missing => Cell::Missing(&column.name),
+            (_, SentValue::Missing) if may_be_missing => ReceivedValue::Missing(&column.name),
             (ColumnType::Picture, &SentValue::Picture { at, width, height, channels }) => {
                 let channels = usize::from(channels);
                 let len = (width as usize).checked_mul(height as usize)?.checked_mul(channels)?;
                 let is_picture = width > 0 && height > 0 && matches!(channels, 1 | 3);
                 let bytes = region.bytes(at, len).filter(|_| is_picture)?;
-                Cell::Picture(SentPicture { size: [width, height], channels, bytes })
+                ReceivedValue::Picture(SentPicture { size: [width, height], channels, bytes })
             }
             (ColumnType::Labels, SentValue::Labels(labels)) => {
                 let label = |(label, class, score): &'a (String, u32, f32)| Label {
@@ -60,16 +60,16 @@ impl<'a> Cell<'a> {
                     class: *class,
                     score: *score,
                 };
-                Cell::Labels(labels.iter().map(label).collect())
+                ReceivedValue::Labels(labels.iter().map(label).collect())
             }
-            (ColumnType::Text, SentValue::Text(text)) => Cell::Text(text),
+            (ColumnType::Text, SentValue::Text(text)) => ReceivedValue::Text(text),
             (ColumnType::Bytes(_), SentValue::Bytes { at, len }) => {
-                Cell::Bytes(region.bytes(*at, usize::try_from(*len).ok()?)?.to_vec())
+                ReceivedValue::Bytes(region.bytes(*at, usize::try_from(*len).ok()?)?.to_vec())
             }
             (ty, SentValue::Packed { at }) => {
                 let (spec, packing) = ty.stored().zip(packing.as_deref())?;
                 let packed = region.bytes(*at, packing.bytes())?;
-                Cell::Tensor(SentTensor { spec, packing: Some(packing), data: packed })
+                ReceivedValue::Tensor(SentTensor { spec, packing: Some(packing), data: packed })
             }
             (ty, SentValue::Tensor { at, shape }) => {
                 let spec @ TensorSpec { name, dtype, row, .. } = spec_of(ty)?;
@@ -79,11 +79,11 @@ impl<'a> Cell<'a> {
                 let is_of = row.len() == shape.len() && row.iter().zip(shape).all(is_allowed);
                 let data = region.bytes(*at, bytes).filter(|_| is_of)?;
                 if bytes > SMALL && spec.fixed_row().is_some() {
-                    return Some(Cell::Tensor(SentTensor { spec, packing: None, data }));
+                    return Some(ReceivedValue::Tensor(SentTensor { spec, packing: None, data }));
                 }
                 let mut copy = SmallVec::from_elem(0, bytes);
                 data.copy_to(&mut copy);
-                Cell::Copied { name, dtype: *dtype, shape, data: copy }
+                ReceivedValue::Copied { name, dtype: *dtype, shape, data: copy }
             }
             _ => return None,
         })
@@ -91,15 +91,15 @@ impl<'a> Cell<'a> {
 
     pub fn value(&self) -> Value<'_> {
         match self {
-            Cell::Missing(name) => Value::Missing(name),
-            Cell::Text(text) => Value::Text(text),
-            Cell::Labels(labels) => Value::Labels(labels),
-            Cell::Picture(picture) => Value::Picture(picture),
-            Cell::Bytes(bytes) => Value::Bytes(bytes),
-            Cell::Copied { name, dtype, shape, data } => {
+            ReceivedValue::Missing(name) => Value::Missing(name),
+            ReceivedValue::Text(text) => Value::Text(text),
+            ReceivedValue::Labels(labels) => Value::Labels(labels),
+            ReceivedValue::Picture(picture) => Value::Picture(picture),
+            ReceivedValue::Bytes(bytes) => Value::Bytes(bytes),
+            ReceivedValue::Copied { name, dtype, shape, data } => {
                 Value::Tensor(TensorView { name, dtype: *dtype, shape, data })
             }
-            Cell::Tensor(tensor) => Value::Unwritten(tensor),
+            ReceivedValue::Tensor(tensor) => Value::Unwritten(tensor),
         }
     }
 }
@@ -203,7 +203,7 @@ mod tests {
         let row = |packing: Option<Arc<dyn Packing>>, at| {
             let of = CellType { read: ColumnRef { from, column: 0 }, column: column.clone(), packing };
             let sent = SentValue::Packed { at };
-            let cell = Cell::new(&of, &sent, &region)?;
+            let cell = ReceivedValue::new(&of, &sent, &region)?;
             let Value::Unwritten(tensor) = cell.value() else { panic!("a tensor to be written") };
             let mut row = [7; 4];
             tensor.write(&mut row).unwrap();

@@ -10,8 +10,8 @@ use opentelemetry_sdk::trace::{Span, SpanData, SpanProcessor};
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::{BatchId, DeviceId, ItemId, SourceId, StageId, WorkerExit, WorkerId};
 use orchestra_runtime::trace::{
-    BatchEnd, BatchNumber, BatchTrace, DoneRows, EndedItems, ItemEnd, ItemTrace, Loading, Ran, RunBegan,
-    RunEnded, RunTiming, Steps, Then, Ticket, Timeline, Token,
+    BatchEnd, BatchNumber, BatchTrace, DoneRows, EndedItems, ItemEnd, ItemTrace, Loading, RunBegan, RunEnded,
+    RunTiming, Steps, Then, Ticket, Timeline, Token, WorkerTimes,
 };
 
 use super::super::assembly::{Assembly, ItemParents, batch_context};
@@ -139,7 +139,7 @@ impl Made {
             opened: at,
             filled: at + ms(1),
             sent: at + ms(2),
-            ran: Ran { begun: Some(at + ms(3)), answered, timing },
+            ran: WorkerTimes { begun: Some(at + ms(3)), answered, timing },
             ended: at + ms(9),
             end,
             ceiling: None,

@@ -12,8 +12,8 @@ use opentelemetry_sdk::trace::SpanData;
 use orchestra_core::tasks::{EndClass, MetricValues};
 use orchestra_core::{BatchId, DeviceId, Failure, FailureKind, SourceId, WorkerExit, WorkerId};
 use orchestra_runtime::trace::{
-    BatchEnd, BatchTrace, DeviceStep, DeviceTrace, ItemEnd, LoaderTrace, Ran, RunErrorKind, RunTiming,
-    TaskTrace, Then, TraceContext, WorkerStep, WorkerTrace,
+    BatchEnd, BatchTrace, DeviceStep, DeviceTrace, ItemEnd, LoaderTrace, RunErrorKind, RunTiming, TaskTrace,
+    Then, TraceContext, WorkerStep, WorkerTimes, WorkerTrace,
 };
 use orchestra_store::{TaskEnded, TaskStarted};
 
@@ -315,7 +315,7 @@ fn phases_follow_each_other_within_the_batch_whatever_the_worker_says() {
         let batch = Arc::into_inner(made.batch(3, 1, BatchEnd::Done)).unwrap();
         let begun = (next(8) > 0).then(|| ms(next(60)));
         let answered = (next(8) > 0).then(|| ms(next(60)));
-        let batch = BatchTrace { batch: BatchId(1), ran: Ran { begun, answered, timing }, ..batch };
+        let batch = BatchTrace { batch: BatchId(1), ran: WorkerTimes { begun, answered, timing }, ..batch };
         let phases = phases(&batch);
         let mut at = batch.sent;
         for (_, from, to) in &phases {
