@@ -97,7 +97,7 @@ fn storm(lab: &mut Lab, args: &ChaosArgs) -> Result<ChaosReport, Failed> {
     let mut report = ChaosReport { workflow: lab.plan.name.clone(), runs, ..ChaosReport::default() };
     for run in 1..=runs {
         let (plan, items) = lab.over(&lab.plan, items)?;
-        let serving = Serving::default();
+        let serving = ServingWorkers::default();
         let strikers = Strikers::start(args, &serving)?;
         let ran = lab.run(plan, &format!("run {run} of {runs}, with {items} items"), Some(serving.hook()));
         strikers.stop(&mut report);
@@ -130,14 +130,14 @@ impl ChaosReport {
 /// Workers of a run, by their process ids, that have finished a batch. Others are spared: each that is struck has then done something, so that a run
 /// comes to its end also where a model takes longer to load than the time between two strikes.
 #[derive(Clone, Default)]
-struct Serving(Arc<Mutex<BTreeMap<WorkerId, ServingWorker>>>);
+struct ServingWorkers(Arc<Mutex<BTreeMap<WorkerId, ServingWorker>>>);
 
 struct ServingWorker {
     pid: u32,
     has_worked: bool,
 }
 
-impl Serving {
+impl ServingWorkers {
     fn hook(&self) -> EventHook {
         let serving = self.clone();
         Arc::new(move |event| {
@@ -164,7 +164,7 @@ impl Serving {
 struct Strikers(Vec<(Fault, [Striker; 2])>);
 
 impl Strikers {
-    fn start(args: &ChaosArgs, serving: &Serving) -> Result<Self, Failed> {
+    fn start(args: &ChaosArgs, serving: &ServingWorkers) -> Result<Self, Failed> {
         let mut strikers = Vec::new();
         for (fault, every) in [(Fault::Kill, args.kill_every.0), (Fault::Stop, args.stop_every.0)] {
             let Some(every) = every else { continue };

@@ -10,7 +10,7 @@ use crate::args::{CheckArgs, WorkflowArgs};
 use crate::exit_code::ExitCode;
 use crate::human::counted;
 use crate::item_counts;
-use crate::planning::{self, Workflow};
+use crate::planning::{self, WorkflowText};
 use crate::surroundings::Surroundings;
 use crate::{stderr, stdout};
 
@@ -19,7 +19,7 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
     let WorkflowArgs { file, offline, .. } = of_workflow;
     let options = PlanOptions { offline: *offline, ..planning::options(of_workflow, output.as_deref()) };
     let machine = if *offline { no_devices() } else { planning::machine(of_workflow) };
-    let workflow = match Workflow::read(file) {
+    let workflow = match WorkflowText::read(file) {
         Err(Failed { error: Some(error), code }) if args.json => {
             stdout::print_bytes(format!("{}\n", unreadable(file, &error)).as_bytes())?;
             return Ok(code);

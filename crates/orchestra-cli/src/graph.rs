@@ -7,7 +7,7 @@ use orchestra::plan::{GraphView, MachineView};
 use crate::Failed;
 use crate::args::{GraphArgs, Verbosity};
 use crate::exit_code::ExitCode;
-use crate::planning::{self, Workflow};
+use crate::planning::{self, WorkflowText};
 use crate::surroundings::Surroundings;
 use crate::{stderr, stdout};
 
@@ -19,7 +19,7 @@ pub fn graph(
     // Before the file is read, so that a wrong command line is the first thing that is said.
     let is_json = is_json(args).map_err(|e| Failed::new(ExitCode::Usage, e))?;
     let options = PlanOptions { offline: true, ..PlanOptions::default() };
-    let planned = Workflow::read(&args.file)?.plan_for(&options, MachineView::default(), None);
+    let planned = WorkflowText::read(&args.file)?.plan_for(&options, MachineView::default(), None);
     let plan = planning::show(planned, surroundings)?;
     if let Some(late) = &plan.late {
         let error = anyhow!("there is nothing to draw yet: {}", late.in_words());

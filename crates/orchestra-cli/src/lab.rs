@@ -19,7 +19,7 @@ use crate::args::LabArgs;
 use crate::exit_code::ExitCode;
 use crate::human::count;
 use crate::notices::{LibraryNotes, Notices};
-use crate::planning::{self, Workflow};
+use crate::planning::{self, WorkflowText};
 use crate::run::not_started;
 use crate::signals::Signals;
 use crate::stderr;
@@ -57,7 +57,7 @@ pub struct Lab {
     trace: Option<Arc<dyn Tracer>>,
     offline: bool,
     cancel: CancelSignal,
-    told: Told,
+    told: ProgressLine,
     /// Logs, and traces if they were asked for.
     telemetry: TelemetryGuard,
 }
@@ -87,7 +87,7 @@ impl Lab {
     pub fn open(setting: &LabSetting<'_>) -> Result<Self, Failed> {
         let LabSetting { args, surroundings, level, otlp, notices } = setting;
         let workflow = &args.workflow;
-        let text = Workflow::read(&workflow.file)?;
+        let text = WorkflowText::read(&workflow.file)?;
         let machine = &planning::machine(workflow);
         let planned = text.plan(&planning::options(workflow, None), machine, workflow);
         let plan = planning::show(planned, surroundings)?;
@@ -120,7 +120,7 @@ impl Lab {
         let folder = folder.map_err(failed(format!("making a folder in `{}`", scratch.display())))?;
         let cancel = CancelSignal::default();
         listen_for_signals(Arc::clone(&cancel))?;
-        let mut told = Told::new(*notices, surroundings);
+        let mut told = ProgressLine::new(*notices, surroundings);
         told.tell("listing the items");
         let item_lists = ItemLists::list(&plan, folder.path(), &|| !*cancel.borrow());
         let item_lists =
@@ -297,14 +297,14 @@ fn listen_for_signals(cancel: CancelSignal) -> Result<(), Failed> {
 }
 
 /// Says what is being done: on a terminal in one line that changes, in a pipe in a line for each part that begins.
-struct Told {
+struct ProgressLine {
     notices: Notices,
     is_terminal: bool,
     /// The first looks at a part say the same as its beginning.
     last: String,
 }
 
-impl Told {
+impl ProgressLine {
     fn new(notices: Notices, surroundings: &Surroundings) -> Self {
         Self { notices, is_terminal: surroundings.interactive(), last: String::new() }
     }

@@ -6,7 +6,7 @@ mod devices;
 
 use std::sync::Arc;
 
-use orchestra::telemetry::metrics::{Metrics, Reading, Source, names, page_address};
+use orchestra::telemetry::metrics::{MetricSource, Metrics, Reading, names, page_address};
 use orchestra::telemetry::{LogFiles, SpanWatch, TelemetryError, TelemetryGuard};
 use orchestra::{Meter, Plan};
 
@@ -47,7 +47,7 @@ struct Besides {
 }
 
 /// All metrics of a run. It may be read until the process ends.
-fn source(meter: Meter, besides: Besides) -> Source {
+fn source(meter: Meter, besides: Besides) -> MetricSource {
     Arc::new(move || {
         let mut reading = Reading::new();
         counters::read(&meter, &mut reading);

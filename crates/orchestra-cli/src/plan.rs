@@ -11,7 +11,7 @@ use crate::args::PlanArgs;
 use crate::exit_code::ExitCode;
 use crate::human::counted;
 use crate::item_counts;
-use crate::planning::{self, Workflow};
+use crate::planning::{self, WorkflowText};
 use crate::stdout;
 use crate::surroundings::Surroundings;
 
@@ -22,7 +22,7 @@ pub fn plan(args: &PlanArgs, surroundings: &Surroundings) -> Result<ExitCode, Fa
         Some(file) => planning::described_machine(file, surroundings)?,
     };
     let about = args.machine.as_ref().map(|file| in_words(file, &machine));
-    let planned = Workflow::read(&args.workflow.file)?.plan_for(&options, machine, Some(&args.workflow));
+    let planned = WorkflowText::read(&args.workflow.file)?.plan_for(&options, machine, Some(&args.workflow));
     let mut plan = planning::show(planned, surroundings)?;
     if args.machine.is_none() {
         item_counts::count(&mut plan)?;

@@ -51,13 +51,13 @@ fn why_cpu<'a>(plan: &'a Plan, machine: &Machine) -> Option<&'a str> {
 /// A workflow file that was read. A second plan is of the same text, whatever becomes of the file meanwhile; a pipe can be read
 /// only once anyway.
 #[derive(Debug, Clone)]
-pub struct Workflow {
+pub struct WorkflowText {
     pub text: String,
     /// Where it lies, from the root.
     path: PathBuf,
 }
 
-impl Workflow {
+impl WorkflowText {
     pub fn read(file: &Path) -> Result<Self, Failed> {
         let text = read_text(file, "workflow file")?;
         let path = std::path::absolute(file)
@@ -87,7 +87,7 @@ impl Workflow {
         self.plan_with(options, &RealHost { look: None, ..host })
     }
 
-    /// As [`Workflow::plan`], for a machine that is not this one; without arguments as [`Workflow::check`].
+    /// As [`WorkflowText::plan`], for a machine that is not this one; without arguments as [`WorkflowText::check`].
     pub fn plan_for(
         &self,
         options: &PlanOptions,
@@ -189,7 +189,7 @@ mod tests {
     fn planned(machine: &Machine, devices: &str) -> (Option<Plan>, Diagnostics) {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/workflow.toml");
         let options = PlanOptions { devices: Some(vec![devices.into()]), ..PlanOptions::default() };
-        Workflow::read(&file).unwrap().check(&options, machine)
+        WorkflowText::read(&file).unwrap().check(&options, machine)
     }
 
     #[test]

@@ -19,8 +19,8 @@ use self::end::{Output, end, finished_before};
 use crate::args::{RunArgs, Verbosity};
 use crate::exit_code::ExitCode;
 use crate::notices::{LibraryNotes, Notices};
-use crate::planning::{self, Workflow};
-use crate::progress::{Progress, ProgressMode};
+use crate::planning::{self, WorkflowText};
+use crate::progress::{ProgressDisplay, ProgressMode};
 use crate::signals::{self, AfterTheRun, Continued, Stopping};
 use crate::surroundings::Surroundings;
 use crate::watch::RateWatch;
@@ -43,7 +43,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
         tasks_done: args.fresh.then(Vec::new),
         ..planning::options(&args.workflow, args.output.as_deref())
     };
-    let workflow = Workflow::read(&args.workflow.file)?;
+    let workflow = WorkflowText::read(&args.workflow.file)?;
     let machine = planning::machine(&args.workflow);
     let planned = workflow.plan(&options, &machine, &args.workflow);
     let said = planned.1.render(planning::style(surroundings));
@@ -56,7 +56,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     let telemetry = telemetry(args, verbosity, surroundings, &plan)?;
     // Before anything is discarded or begun: the address may be taken.
     let metrics = metrics::start(args, &plan, notices)?;
-    let command = Command {
+    let command = RunCommand {
         args,
         verbosity,
         surroundings,
@@ -74,7 +74,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     let is_early = plan.late.is_some();
     let earlier = if is_early && asked == Earlier::RetryFailed { Earlier::GoOn } else { asked };
     let ended = match command.part(plan, earlier, None)? {
-        Part::Ended(first) if first.outcome.goes_on => {
+        PartEnd::Ended(first) if first.outcome.goes_on => {
             let second = command.second_part(&workflow, options, &said, &first, asked);
             first.runtime.shutdown_timeout(Duration::from_secs(1));
             if let Err(failed) = &second {
@@ -86,9 +86,9 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
         }
         ended => ended,
     };
-    let Ended { plan, outcome, resumed_from, runtime, .. } = match ended {
-        Part::FinishedBefore(code) => return Ok(code),
-        Part::Ended(ended) => *ended,
+    let EndedRun { plan, outcome, resumed_from, runtime, .. } = match ended {
+        PartEnd::FinishedBefore(code) => return Ok(code),
+        PartEnd::Ended(ended) => *ended,
     };
     // Without traces a signal waits for nothing.
     let after = telemetry.span_watch().is_some().then(|| AfterTheRun::caught().ok()).flatten();
@@ -98,7 +98,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
 }
 
 /// What all parts of a run share.
-struct Command<'a> {
+struct RunCommand<'a> {
     args: &'a RunArgs,
     verbosity: Verbosity,
     surroundings: &'a Surroundings,
@@ -109,28 +109,28 @@ struct Command<'a> {
 }
 
 /// What came of a part of a run, which mostly is all of it.
-enum Part {
+enum PartEnd {
     FinishedBefore(ExitCode),
-    Ended(Box<Ended>),
+    Ended(Box<EndedRun>),
 }
 
-struct Ended {
+struct EndedRun {
     plan: Arc<Plan>,
     outcome: RunOutcome,
     resumed_from: Option<u64>,
     runtime: Runtime,
 }
 
-impl Command<'_> {
+impl RunCommand<'_> {
     /// Plans all of the file, since what its tasks have left is there, and carries it out. `said`: about the first plan.
     fn second_part(
         &self,
-        workflow: &Workflow,
+        workflow: &WorkflowText,
         options: PlanOptions,
         said: &str,
-        first: &Ended,
+        first: &EndedRun,
         asked: Earlier,
-    ) -> Result<Part, Failed> {
+    ) -> Result<PartEnd, Failed> {
         let Self { args, surroundings, .. } = self;
         let report = &first.outcome.report;
         let options = PlanOptions { tasks_done: Some(report.tasks_done()), ..options };
@@ -145,7 +145,7 @@ impl Command<'_> {
     }
 
     /// Carries a plan out. `first`: what the first part has done, in the second one.
-    fn part(&self, plan: Arc<Plan>, earlier: Earlier, first: Option<&Ended>) -> Result<Part, Failed> {
+    fn part(&self, plan: Arc<Plan>, earlier: Earlier, first: Option<&EndedRun>) -> Result<PartEnd, Failed> {
         let Self { args, verbosity, surroundings, notices, telemetry, metrics, stopping } = self;
         let runtime = runtime(&plan)?;
         // Nothing is discarded for a run that has no library to begin with, or another one.
@@ -160,7 +160,8 @@ impl Command<'_> {
             tracing::info!(%reason, "planned");
         }
         if let Some(code) = prepared.nothing_to_do().filter(|_| args.only.is_empty()) {
-            return finished_before(prepared, code, Output::of(args, *verbosity)).map(Part::FinishedBefore);
+            return finished_before(prepared, code, Output::of(args, *verbosity))
+                .map(PartEnd::FinishedBefore);
         }
         notices.found(&prepared, first.is_some());
         let library = ahead.map_or_else(|| runtime_library(args, &plan, *notices), Ok)?;
@@ -188,7 +189,7 @@ impl Command<'_> {
             if let Some(metrics) = metrics {
                 metrics::observe(metrics, handle.meter(), telemetry);
             }
-            let progress = Progress::new(mode, surroundings);
+            let progress = ProgressDisplay::new(mode, surroundings);
             telemetry.terminal().redirect(progress.printer());
             stopping.stop_by(handle.stop_handle(), progress.is_drawn());
             Ok::<_, Failed>(follow(handle, progress).await)
@@ -198,7 +199,7 @@ impl Command<'_> {
             true => stopping.pause(),
             false => stopping.over(),
         }
-        Ok(Part::Ended(Box::new(Ended { plan, outcome, resumed_from, runtime })))
+        Ok(PartEnd::Ended(Box::new(EndedRun { plan, outcome, resumed_from, runtime })))
     }
 
     /// What is said from now on names the run.
@@ -303,7 +304,7 @@ pub fn not_started(error: StartRunError) -> Failed {
 }
 
 /// Shows the run until it ends.
-async fn follow(handle: RunHandle, mut progress: Progress) -> RunOutcome {
+async fn follow(handle: RunHandle, mut progress: ProgressDisplay) -> RunOutcome {
     let mut continued = Continued::new();
     let snapshots = handle.snapshots();
     let mut watch = RateWatch::default();

@@ -41,12 +41,12 @@ impl Signals {
 /// process.
 #[derive(Default)]
 pub struct Stopping {
-    told: Arc<Mutex<Told>>,
+    told: Arc<Mutex<StopState>>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
-struct Told {
+struct StopState {
     signals: u32,
     stop: Option<StopHandle>,
     something_is_drawn: bool,
@@ -95,7 +95,7 @@ impl Stopping {
     }
 }
 
-impl Told {
+impl StopState {
     fn signal(&mut self) {
         self.signals += 1;
         if self.is_between {

@@ -14,7 +14,7 @@ use crate::args::TasksArgs;
 use crate::columns::{CellAlignment, aligned};
 use crate::exit_code::ExitCode;
 use crate::human::{count, counted, elapsed, metric};
-use crate::planning::{self, Workflow};
+use crate::planning::{self, WorkflowText};
 use crate::stdout;
 use crate::surroundings::Surroundings;
 use crate::tasks_watch;
@@ -26,7 +26,7 @@ type TaskRecords = BTreeMap<String, TaskRecord>;
 pub fn tasks(args: &TasksArgs, surroundings: &Surroundings) -> Result<ExitCode, Failed> {
     let options = planning::options(&args.workflow, args.output.as_deref());
     let machine = planning::machine(&args.workflow);
-    let planned = Workflow::read(&args.workflow.file)?.check(&options, &machine);
+    let planned = WorkflowText::read(&args.workflow.file)?.check(&options, &machine);
     let plan = only(planning::show(planned, surroundings)?, &args.only)?;
     if args.watch {
         return tasks_watch::watch(&plan, surroundings);

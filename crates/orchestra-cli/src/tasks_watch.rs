@@ -25,7 +25,7 @@ const DEFAULT_SIZE: (usize, usize) = (24, 80);
 pub fn watch(plan: &Plan, surroundings: &Surroundings) -> Result<ExitCode, Failed> {
     let records = tasks::records(plan)?;
     let first = orchestra::known_tasks(&plan.tasks, &records);
-    let mut seen = Seen { plan, first, rows: Vec::new(), states: Vec::new() };
+    let mut seen = TaskScreen { plan, first, rows: Vec::new(), states: Vec::new() };
     if seen.look()?.is_none() {
         let none = format!("no run with tasks is going on into `{}`\n", plan.output.display());
         stdout::print(&none)?;
@@ -41,7 +41,7 @@ pub fn watch(plan: &Plan, surroundings: &Surroundings) -> Result<ExitCode, Faile
     stdout::print(&format!("{last}the run has ended: {} of {of} have ended well\n", count(ended)))
 }
 
-struct Seen<'a> {
+struct TaskScreen<'a> {
     plan: &'a Plan,
     /// What was known before: what had changed since its last end shows so until it begins.
     first: Vec<KnownTask>,
@@ -51,7 +51,7 @@ struct Seen<'a> {
     states: Vec<(TaskStanding, u32)>,
 }
 
-impl Seen<'_> {
+impl TaskScreen<'_> {
     /// Looks again; the number of commands that run, or `None` where no run is going on.
     fn look(&mut self) -> Result<Option<usize>, Failed> {
         // The file first: a command that ends between the two is seen as ended.

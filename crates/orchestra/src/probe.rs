@@ -40,7 +40,7 @@ pub(crate) struct ModelProbe {
 
 /// What was found of a model. All but `found` says of what, so that a file that was renamed is not believed.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Record {
+struct ProbeRecord {
     model: String,
     runtime: String,
     /// Inputs with their shapes, outputs, the only batch, and libraries of operators.
@@ -56,7 +56,7 @@ impl ProbeModel for ModelProbe {
         let launcher = self.launcher.as_ref().map_err(String::clone)?;
         let library = self.library()?;
         let operators: Vec<String> = request.model.custom_ops.iter().map(|(_, digest)| hex(digest)).collect();
-        let mut record = Record {
+        let mut record = ProbeRecord {
             model: hex(&request.model.digest),
             runtime: library.version.clone().unwrap_or_else(|| library.path.display().to_string()),
             asked: format!(
@@ -101,7 +101,7 @@ impl ModelProbe {
     }
 }
 
-impl Record {
+impl ProbeRecord {
     fn file(&self, folder: &Path) -> PathBuf {
         let Self { model, runtime, asked, version, .. } = self;
         let digest = Sha256::digest(format!("{model} {runtime} {asked} {version}"));
@@ -109,9 +109,9 @@ impl Record {
     }
 
     fn look_up(&self, file: &Path) -> Option<Result<ProbedModel, String>> {
-        let kept: Record = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
+        let kept: ProbeRecord = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
         let found = kept.found.clone();
-        (Record { found: Ok(ProbedModel::default()), ..kept } == *self).then_some(found)
+        (ProbeRecord { found: Ok(ProbedModel::default()), ..kept } == *self).then_some(found)
     }
 
     /// A reader sees all of it or nothing.
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn that_a_model_took_too_long_is_known_from_then_on() {
-        let asked = || Record {
+        let asked = || ProbeRecord {
             model: "a".into(),
             runtime: "1".into(),
             asked: "x".into(),
@@ -181,8 +181,8 @@ mod tests {
         let file = asked().file(folder.path());
         assert_eq!(asked().look_up(&file), None);
         let took_too_long = Err("it took longer than 120 s".to_owned());
-        Record { found: took_too_long.clone(), ..asked() }.keep(&file).unwrap();
+        ProbeRecord { found: took_too_long.clone(), ..asked() }.keep(&file).unwrap();
         assert_eq!(asked().look_up(&file), Some(took_too_long));
-        assert_eq!(Record { runtime: "2".into(), ..asked() }.look_up(&file), None);
+        assert_eq!(ProbeRecord { runtime: "2".into(), ..asked() }.look_up(&file), None);
     }
 }

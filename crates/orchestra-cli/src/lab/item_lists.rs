@@ -14,10 +14,10 @@ use crate::exit_code::ExitCode;
 /// All items of all sources, as lists on disk.
 pub struct ItemLists {
     /// In the order of the plan.
-    sources: Vec<Listed>,
+    sources: Vec<ListedSource>,
 }
 
-struct Listed {
+struct ListedSource {
     name: String,
     path: PathBuf,
     items: u64,
@@ -34,7 +34,7 @@ impl ItemLists {
             let expand = expand_of(source, limits, Some(&launcher));
             let listed = write_items(&source.listing, expand.as_deref(), limits.max_items, &path, go_on);
             let items = listed.map_err(not_listed(&source.name))?.count;
-            Ok(Listed { name: source.name.clone(), path, items })
+            Ok(ListedSource { name: source.name.clone(), path, items })
         };
         let sources = plan.sources.iter().enumerate().map(list).collect::<Result<Vec<_>, Failed>>()?;
         let item_lists = Self { sources };
@@ -70,7 +70,7 @@ impl ItemLists {
     }
 }
 
-impl Listed {
+impl ListedSource {
     /// Writes the names of `n` items to a file, in order: those of as many passes as it takes. Gives how many they are.
     fn write(&self, n: u64, path: &Path) -> anyhow::Result<u64> {
         let mut out = BufWriter::new(File::create(path)?);

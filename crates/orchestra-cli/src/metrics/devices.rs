@@ -55,7 +55,7 @@ fn own(reading: &mut Reading) {
 
 #[cfg(test)]
 mod tests {
-    use orchestra::telemetry::metrics::Value;
+    use orchestra::telemetry::metrics::MetricValue;
 
     use super::*;
 
@@ -77,10 +77,10 @@ mod tests {
         assert_eq!(
             found,
             [
-                ("orchestra.device.utilization", "cuda:0".to_owned(), Value::Number(0.25)),
-                ("orchestra.device.memory", "cuda:0 free".to_owned(), Value::Number(30.0)),
-                ("orchestra.device.memory", "cuda:0 used".to_owned(), Value::Number(70.0)),
-                ("orchestra.device.power", "cuda:0".to_owned(), Value::Number(70.5)),
+                ("orchestra.device.utilization", "cuda:0".to_owned(), MetricValue::Number(0.25)),
+                ("orchestra.device.memory", "cuda:0 free".to_owned(), MetricValue::Number(30.0)),
+                ("orchestra.device.memory", "cuda:0 used".to_owned(), MetricValue::Number(70.0)),
+                ("orchestra.device.power", "cuda:0".to_owned(), MetricValue::Number(70.5)),
             ]
         );
     }

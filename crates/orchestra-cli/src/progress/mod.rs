@@ -48,7 +48,7 @@ impl ProgressMode {
 
 /// Shows progress. Dropping it removes what was drawn.
 #[derive(Debug)]
-pub struct Progress {
+pub struct ProgressDisplay {
     shown: Shown,
 }
 
@@ -59,7 +59,7 @@ enum Shown {
     Off,
 }
 
-impl Progress {
+impl ProgressDisplay {
     /// Shows nothing before the first update.
     pub fn new(mode: ProgressMode, surroundings: &Surroundings) -> Self {
         let lines = Shown::Lines { due_seconds: LINE_EVERY_SECONDS };
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn plain_lines_come_no_more_often_than_they_are_due() {
-        let mut progress = Progress { shown: Shown::Lines { due_seconds: LINE_EVERY_SECONDS } };
+        let mut progress = ProgressDisplay { shown: Shown::Lines { due_seconds: LINE_EVERY_SECONDS } };
         let mut due_at = |seconds| {
             let now = RunStatus { seconds, ..RunStatus::default() };
             progress.update(ProgressView { now, ..ProgressView::default() });

@@ -20,12 +20,12 @@ const MAX_WAITING: usize = 1000;
 /// The thread that draws, and what it shall draw next.
 #[derive(Debug)]
 pub struct Painter {
-    shared: Arc<Shared>,
+    shared: Arc<PainterQueue>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct PainterQueue {
     orders: Mutex<Orders>,
     changed: Condvar,
 }
@@ -44,7 +44,7 @@ struct Orders {
 impl Painter {
     /// Draws nothing before the first view. `None` if the system gives no thread.
     pub fn start(color: bool) -> Option<Self> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(PainterQueue::default());
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("progress".into()).spawn(move || paint(&theirs, color));
         Some(Self { shared, thread: Some(thread.ok()?) })
@@ -81,7 +81,7 @@ impl Drop for Painter {
     }
 }
 
-impl Shared {
+impl PainterQueue {
     fn order(&self, change: impl FnOnce(&mut Orders)) {
         change(&mut locked(&self.orders));
         self.changed.notify_one();
@@ -125,7 +125,7 @@ impl Orders {
     }
 }
 
-fn paint(shared: &Shared, color: bool) {
+fn paint(shared: &PainterQueue, color: bool) {
     let mut screen = Screen::default();
     let mut shown: Vec<String> = Vec::new();
     loop {
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_terminal_that_takes_nothing_keeps_the_newest_lines_and_a_count_of_the_others() {
-        let shared = Shared::default();
+        let shared = PainterQueue::default();
         for n in 0..MAX_WAITING + 7 {
             assert!(shared.print(&n.to_string()));
         }
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn the_newest_state_is_drawn_and_nothing_is_drawn_twice() {
-        let shared = Shared::default();
+        let shared = PainterQueue::default();
         for seconds in [1.0, 2.0, 3.0] {
             let now = RunStatus { seconds, ..RunStatus::default() };
             shared.order(|o| o.view = Some(ProgressView { now, ..ProgressView::default() }));

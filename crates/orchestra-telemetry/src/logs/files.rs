@@ -23,7 +23,7 @@ const EARLY_BYTES: usize = 1 << 20;
 
 /// A handle on the log files. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct LogFiles(Arc<Mutex<State>>);
+pub struct LogFiles(Arc<Mutex<LogFilesState>>);
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogReport {
@@ -33,19 +33,19 @@ pub struct LogReport {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LogFilesState {
     format: LogFormat,
     /// Id of the run, once it is known.
     run: Option<String>,
     /// Lines that wait for the folder, with their times.
     early: Vec<(LogLine, String)>,
     early_bytes: usize,
-    open: Option<Open>,
+    open: Option<OpenLogs>,
     report: LogReport,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenLogs {
     run: File,
     pipelines: BTreeMap<String, File>,
 }
@@ -61,7 +61,7 @@ impl LogFiles {
             .map(|name| Ok(((*name).to_owned(), append(&folder.join(file_name(name)))?)))
             .collect::<Result<_, TelemetryError>>()?;
         let mut state = locked(&self.0);
-        state.open = Some(Open { run, pipelines });
+        state.open = Some(OpenLogs { run, pipelines });
         state.early_bytes = 0;
         for (line, time) in std::mem::take(&mut state.early) {
             state.write(&line, time);
@@ -88,7 +88,7 @@ impl LogFiles {
     }
 }
 
-impl State {
+impl LogFilesState {
     fn write(&mut self, line: &LogLine, time: String) {
         let text = match self.format {
             LogFormat::Text => line.for_file(&time),
@@ -213,7 +213,7 @@ mod tests {
     fn lines_that_the_system_refuses_are_counted_and_explained() {
         let files = LogFiles::default();
         let full = || OpenOptions::new().write(true).open("/dev/full").unwrap();
-        locked(&files.0).open = Some(Open { run: full(), pipelines: BTreeMap::new() });
+        locked(&files.0).open = Some(OpenLogs { run: full(), pipelines: BTreeMap::new() });
         files.write(&line(None, "one"));
         files.write(&line(None, "two"));
         let report = files.report();

@@ -16,20 +16,20 @@ const MAX_ALIKE: usize = 20;
 /// Messages that are counted. They are a few fixed texts; this bounds what a strange one can cost.
 const MAX_MESSAGES: usize = 200;
 
-type Sink = Box<dyn FnMut(&str) + Send>;
+type TerminalSink = Box<dyn FnMut(&str) + Send>;
 
 /// Where terminal lines go: standard error, until they are redirected. Clones share the target.
 #[derive(Clone)]
-pub struct Terminal(Arc<Mutex<State>>);
+pub struct Terminal(Arc<Mutex<TerminalState>>);
 
-struct State {
-    sink: Sink,
+struct TerminalState {
+    sink: TerminalSink,
     run: Option<String>,
 }
 
 impl Terminal {
     pub fn stderr() -> Self {
-        Self(Arc::new(Mutex::new(State { sink: Box::new(to_stderr), run: None })))
+        Self(Arc::new(Mutex::new(TerminalState { sink: Box::new(to_stderr), run: None })))
     }
 
     /// From now on `sink` gets each line, without its line end: a progress display prints it above itself. `sink` must not log.
@@ -92,7 +92,7 @@ impl TerminalOutput {
     pub(crate) fn write(&self, line: &LogLine) {
         let Some(last) = self.count(line) else { return };
         let mut state = locked(&self.terminal.0);
-        let State { sink, run } = &mut *state;
+        let TerminalState { sink, run } = &mut *state;
         match self.format {
             LogFormat::Text => sink(&line.for_terminal(self.style)),
             LogFormat::Json => sink(&line.for_json(&now(), run.as_deref())),

@@ -23,7 +23,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 pub use names::{Instrument, InstrumentKind};
-pub use reading::{Buckets, Point, Reading, Value};
+pub use reading::{Buckets, MetricValue, Point, Reading};
 pub use settings::page_address;
 
 #[doc(hidden)]
@@ -35,11 +35,11 @@ use server::PageServer;
 
 /// Reads all numbers at one moment. Called whenever the page is asked for, by threads of this module; it should take no longer than some
 /// milliseconds, or the page is late.
-pub type Source = Arc<dyn Fn() -> Reading + Send + Sync>;
+pub type MetricSource = Arc<dyn Fn() -> Reading + Send + Sync>;
 
 /// Metrics that are being served. Dropping it ends the page.
 pub struct Metrics {
-    source: Arc<Mutex<Option<Source>>>,
+    source: Arc<Mutex<Option<MetricSource>>>,
     page: PageServer,
 }
 
@@ -58,13 +58,13 @@ impl Metrics {
     }
 
     /// Where the numbers come from. Until this is called, only the version of the program is known. The last call counts.
-    pub fn observe(&self, source: Source) {
+    pub fn observe(&self, source: MetricSource) {
         *locked(&self.source) = Some(source);
     }
 }
 
 /// What `source` gives once it is known, which is long after the page was asked for, and the version of the program.
-fn reader(source: &Arc<Mutex<Option<Source>>>) -> Source {
+fn reader(source: &Arc<Mutex<Option<MetricSource>>>) -> MetricSource {
     let source = Arc::clone(source);
     Arc::new(move || {
         let now = locked(&source).clone();
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn before_the_run_begins_the_version_is_known_and_nothing_else() {
-        let source = Arc::<Mutex<Option<Source>>>::default();
+        let source = Arc::<Mutex<Option<MetricSource>>>::default();
         let names = |reading: Reading| reading.families().map(|(i, _)| i.name).collect::<Vec<_>>();
         let read = reader(&source);
         assert_eq!(names(read()), [names::BUILD_INFO.name]);

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use super::names::Instrument;
-use super::reading::{Buckets, Point, Reading, Value};
+use super::reading::{Buckets, MetricValue, Point, Reading};
 
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -22,8 +22,8 @@ fn family(out: &mut String, instrument: &Instrument, points: &[Point]) -> fmt::R
     for point in points {
         let labels = Labels { names: instrument.labels, values: &point.labels, bound: None };
         match &point.value {
-            Value::Number(number) => writeln!(out, "{name}{labels} {}", Number(*number))?,
-            Value::Buckets(buckets) => histogram(out, &name, &labels, buckets)?,
+            MetricValue::Number(number) => writeln!(out, "{name}{labels} {}", GoFloat(*number))?,
+            MetricValue::Buckets(buckets) => histogram(out, &name, &labels, buckets)?,
         }
     }
     Ok(())
@@ -37,7 +37,7 @@ fn histogram(out: &mut String, name: &str, labels: &Labels<'_>, buckets: &Bucket
         let labels = Labels { bound: Some(bound), ..*labels };
         writeln!(out, "{name}_bucket{labels} {below}")?;
     }
-    writeln!(out, "{name}_sum{labels} {}", Number(buckets.sum))?;
+    writeln!(out, "{name}_sum{labels} {}", GoFloat(buckets.sum))?;
     writeln!(out, "{name}_count{labels} {below}")
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for Labels<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let escaped = |value: &String| escaped(value).replace('"', "\\\"");
         let pairs = self.names.iter().zip(self.values).map(|(name, value)| (*name, escaped(value)));
-        let bound = self.bound.map(|bound| ("le", Number(bound).to_string()));
+        let bound = self.bound.map(|bound| ("le", GoFloat(bound).to_string()));
         let pairs: Vec<String> =
             pairs.chain(bound).map(|(name, value)| format!("{name}=\"{value}\"")).collect();
         if pairs.is_empty() { Ok(()) } else { write!(f, "{{{}}}", pairs.join(",")) }
@@ -61,9 +61,9 @@ impl fmt::Display for Labels<'_> {
 }
 
 /// A number as Go reads it.
-struct Number(f64);
+struct GoFloat(f64);
 
-impl fmt::Display for Number {
+impl fmt::Display for GoFloat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             f64::INFINITY => f.write_str("+Inf"),

@@ -12,24 +12,24 @@ pub struct Buckets {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value {
+pub enum MetricValue {
     Number(f64),
     Buckets(Buckets),
 }
 
-impl From<u64> for Value {
+impl From<u64> for MetricValue {
     fn from(number: u64) -> Self {
         Self::Number(number as f64)
     }
 }
 
-impl From<f64> for Value {
+impl From<f64> for MetricValue {
     fn from(number: f64) -> Self {
         Self::Number(number)
     }
 }
 
-impl From<Buckets> for Value {
+impl From<Buckets> for MetricValue {
     fn from(buckets: Buckets) -> Self {
         Self::Buckets(buckets)
     }
@@ -39,7 +39,7 @@ impl From<Buckets> for Value {
 pub struct Point {
     /// Values of the labels, in the order in which the instrument names them.
     pub labels: Vec<String>,
-    pub value: Value,
+    pub value: MetricValue,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -54,7 +54,7 @@ impl Reading {
     }
 
     /// Adds a value. `labels` are values for those that the instrument names, in that order.
-    pub fn add(&mut self, instrument: &Instrument, labels: &[&str], value: impl Into<Value>) {
+    pub fn add(&mut self, instrument: &Instrument, labels: &[&str], value: impl Into<MetricValue>) {
         debug_assert_eq!(labels.len(), instrument.labels.len(), "labels of {}", instrument.name);
         let place = ALL.iter().position(|i| std::ptr::eq(*i, instrument));
         if let Some(points) = place.and_then(|place| self.points.get_mut(place)) {

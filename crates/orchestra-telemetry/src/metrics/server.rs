@@ -20,7 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::AbortHandle;
 
 use super::page::{self, CONTENT_TYPE};
-use super::{Reading, Source};
+use super::{MetricSource, Reading};
 use crate::TelemetryError;
 
 /// Connections that are open at once. With one more, the oldest is closed: it has had its chance, and clients that hang must not keep a
@@ -49,7 +49,7 @@ impl Drop for PageServer {
 }
 
 impl PageServer {
-    pub(super) fn start(address: SocketAddr, source: Source) -> Result<Self, TelemetryError> {
+    pub(super) fn start(address: SocketAddr, source: MetricSource) -> Result<Self, TelemetryError> {
         let not_served = |error: std::io::Error| TelemetryError::PageNotServed {
             address,
             advice: match error.kind() {
@@ -76,7 +76,7 @@ impl PageServer {
     }
 }
 
-async fn serve(listener: TcpListener, source: Source) {
+async fn serve(listener: TcpListener, source: MetricSource) {
     let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
     let mut clients: VecDeque<AbortHandle> = VecDeque::new();
     loop {
@@ -107,7 +107,7 @@ async fn serve(listener: TcpListener, source: Source) {
 #[doc(hidden)]
 pub fn answer_to(request: &[u8], reading: fn() -> Reading) -> std::io::Result<Vec<u8>> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let source: Source = Arc::new(reading);
+    let source: MetricSource = Arc::new(reading);
     let (mut client, server) = tokio::io::duplex(LONGEST_REQUEST);
     let asks = async move {
         // The page may hang up before all is sent.
@@ -123,7 +123,7 @@ pub fn answer_to(request: &[u8], reading: fn() -> Reading) -> std::io::Result<Ve
 
 async fn answer(
     client: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    source: &Source,
+    source: &MetricSource,
     is_local: bool,
 ) -> hyper::Result<()> {
     let answer = |request: Request<Incoming>| async move {
@@ -149,7 +149,7 @@ fn names_this_machine<B>(request: &Request<B>) -> bool {
 }
 
 /// For HEAD, hyper leaves out the body and keeps its length.
-fn page_or_hint(request: &Request<Incoming>, source: &Source, is_local: bool) -> Response<Full<Bytes>> {
+fn page_or_hint(request: &Request<Incoming>, source: &MetricSource, is_local: bool) -> Response<Full<Bytes>> {
     let text = "text/plain; charset=utf-8";
     let (status, kind, body) = match request.uri().path() {
         _ if is_local && !names_this_machine(request) => {
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     fn server() -> PageServer {
-        let source: Source = Arc::new(|| {
+        let source: MetricSource = Arc::new(|| {
             let mut reading = Reading::new();
             reading.add(&PROCESS_CPU, &[], 2_u64);
             reading

@@ -20,8 +20,8 @@ use super::counts::LeftOutTraces;
 use super::ids::{About, Seed};
 use super::item;
 use super::run::{RunSpans, Totals};
-use super::sampling::Kept;
-use super::span::{Out, Span};
+use super::sampling::KeepReason;
+use super::span::{OpenSpan, Out};
 use super::task;
 use crate::names::attribute;
 
@@ -100,7 +100,7 @@ impl RunFacts {
         ids: (TraceId, SpanId),
         parent: Option<&SpanContext>,
         from: Duration,
-    ) -> Span {
+    ) -> OpenSpan {
         let mut span = self.out.open(name, ids, parent, (self.zero, from));
         span.add([self.run_id.clone()]);
         span
@@ -183,7 +183,7 @@ impl Assembly {
     }
 
     /// Items that are traced, and why, unless they have parents.
-    pub(super) fn items(&mut self, items: &[(ItemTrace, Kept)]) {
+    pub(super) fn items(&mut self, items: &[(ItemTrace, KeepReason)]) {
         items.iter().for_each(|(item, kept)| self.item(item, *kept));
     }
 
@@ -221,16 +221,16 @@ impl Assembly {
         Totals { batches: self.sent.load(Ordering::Relaxed), items_kept: self.items_kept }
     }
 
-    fn item(&mut self, item: &ItemTrace, kept: Kept) {
+    fn item(&mut self, item: &ItemTrace, kept: KeepReason) {
         let parent = self.parent(item);
         let kept = match &parent {
-            None if kept == Kept::Parent => return,
+            None if kept == KeepReason::Parent => return,
             None => kept,
-            Some(parent) if parent.is_sampled() => Kept::Parent,
+            Some(parent) if parent.is_sampled() => KeepReason::Parent,
             // Its parent has no span at the collector, so ours would have none above it.
             Some(_) => return,
         };
-        if let (Kept::Parent, ItemEnd::Failed(failure)) = (kept, &item.end) {
+        if let (KeepReason::Parent, ItemEnd::Failed(failure)) = (kept, &item.end) {
             // The line about its failure could not: the parent is asked for later, and not in a thread of the run.
             let trace = parent.as_ref().and_then(context::of_span).map(|parent| id_in_logs(&parent));
             tracing::info!(item = %item.name, stage = %failure.stage, trace_id = trace, "the failed item is in the trace of its parent");
@@ -248,7 +248,7 @@ impl Assembly {
     }
 
     /// Under load an item that is only one of many stays behind whole, rather than some spans of each.
-    fn finds_room(&mut self, kept: Kept, n_batches: usize) -> bool {
+    fn finds_room(&mut self, kept: KeepReason, n_batches: usize) -> bool {
         let finds_room = !kept.is_plain() || self.facts.out.sink.has_room(4 + 4 * n_batches);
         self.left_out.add_items(u64::from(!finds_room));
         finds_room

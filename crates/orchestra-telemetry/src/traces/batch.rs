@@ -10,7 +10,7 @@ use orchestra_runtime::trace::{BatchEnd, BatchTrace, RunErrorKind, Then};
 
 use super::assembly::{BATCHES_IN_RUN, RunFacts};
 use super::ids::About;
-use super::span::{Span, number};
+use super::span::{OpenSpan, number};
 use crate::names::{attribute, event, span};
 
 /// Batches in the trace of the run are drawn and matter, and those without a result; the others if an item that is traced was in them.
@@ -49,7 +49,7 @@ pub(super) fn draw(batch: &BatchTrace, run: &RunFacts) {
     span.end(batch.ended);
 }
 
-fn what_followed(batch: &BatchTrace, span: &mut Span) {
+fn what_followed(batch: &BatchTrace, span: &mut OpenSpan) {
     if let BatchEnd::Fault { then, .. } | BatchEnd::WorkerLost { then, .. } = &batch.end {
         let (name, attributes) = match then {
             Then::Requeued(next) => {

@@ -11,11 +11,11 @@ use orchestra_runtime::trace::{BatchTrace, ItemEnd, ItemTrace};
 use super::assembly::RunFacts;
 use super::batch;
 use super::ids::About;
-use super::sampling::Kept;
-use super::span::{Span, number};
+use super::sampling::KeepReason;
+use super::span::{OpenSpan, number};
 use crate::names::{attribute, span};
 
-pub(super) fn draw(run: &RunFacts, item: &ItemTrace, kept: Kept, parent: Option<&SpanContext>) {
+pub(super) fn draw(run: &RunFacts, item: &ItemTrace, kept: KeepReason, parent: Option<&SpanContext>) {
     let (id, steps) = (item.id, &item.steps);
     let about = About::Item(id.source.0, id.index);
     let queued = steps.queued.first().map(|(_, at)| *at);
@@ -56,7 +56,7 @@ fn previous<'a>(before: &'a [Arc<BatchTrace>], batch: &BatchTrace) -> Option<&'a
     before.iter().rev().find(|b| b.stage == batch.stage)
 }
 
-fn fail(span: &mut Span, failure: &Failure, at: Duration) {
+fn fail(span: &mut OpenSpan, failure: &Failure, at: Duration) {
     span.fail(failure.kind.as_str(), &failure.error, at);
 }
 
@@ -68,7 +68,7 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    fn open(&mut self, name: &'static str, from: Duration) -> Span {
+    fn open(&mut self, name: &'static str, from: Duration) -> OpenSpan {
         self.n += 1;
         let ids = (self.item.trace_id(), self.run.seed.part(self.about, self.n));
         self.run.open(name, ids, Some(self.item), from)

@@ -42,7 +42,7 @@ const WAKE_AT: usize = 4_096;
 /// Makes spans of runs. Clones share a thread and a queue; the thread ends when the last one is dropped and it has done what waits.
 #[derive(Clone)]
 pub struct Recorder {
-    shared: Arc<Shared>,
+    shared: Arc<RecorderQueue>,
     sink: Sink,
     slow: Option<Duration>,
     run_parent: Option<TraceContext>,
@@ -51,9 +51,9 @@ pub struct Recorder {
 
 /// What the threads that tell share. There is no lock in it that they take: the thread runs behind those of the run, and may stand still at any
 /// moment. (A sender of such a channel never waits for its receiver.)
-struct Shared {
+struct RecorderQueue {
     /// Bounded by `weight`. `None`: nothing more will come, of any run.
-    records: Sender<Option<Record>>,
+    records: Sender<Option<TraceRecord>>,
     /// Items and batches that wait.
     weight: Arc<AtomicUsize>,
     closed: AtomicBool,
@@ -65,15 +65,15 @@ struct Shared {
 }
 
 /// The runs that are followed, on the thread.
-type Runs = HashMap<u64, Assembly>;
+type Assemblies = HashMap<u64, Assembly>;
 /// What the thread does about a record.
-type Work = Box<dyn FnOnce(&mut Runs) + Send>;
+type TraceWork = Box<dyn FnOnce(&mut Assemblies) + Send>;
 
 /// Something that a run has told.
-struct Record {
+struct TraceRecord {
     /// How much room it takes. What there are few of has no weight and always finds some.
     weight: usize,
-    work: Work,
+    work: TraceWork,
 }
 
 impl Recorder {
@@ -108,7 +108,8 @@ impl Recorder {
         let thread = thread::Builder::new().name("orchestra-spans".into());
         let thread = thread.spawn(work).map_err(TelemetryError::Thread)?.thread().clone();
         let (closed, left_out, next_run) = (AtomicBool::new(false), Arc::default(), AtomicU64::new(0));
-        let shared = Shared { records, weight, closed, left_out, next_run, thread, done: Mutex::new(done) };
+        let shared =
+            RecorderQueue { records, weight, closed, left_out, next_run, thread, done: Mutex::new(done) };
         Ok(Self { shared: Arc::new(shared), sink, slow, run_parent: None, item_parents: None })
     }
 
@@ -152,7 +153,7 @@ impl fmt::Debug for Recorder {
     }
 }
 
-impl Drop for Shared {
+impl Drop for RecorderQueue {
     fn drop(&mut self) {
         self.close();
     }
@@ -179,7 +180,7 @@ impl Tracer for Recorder {
 
 struct RunRecorder {
     run: u64,
-    shared: Arc<Shared>,
+    shared: Arc<RecorderQueue>,
     seed: Seed,
     context: SpanContext,
     sink: Sink,
@@ -243,7 +244,7 @@ impl RunTracer for RunRecorder {
 }
 
 impl RunRecorder {
-    /// As [`Shared::put`], of this run.
+    /// As [`RecorderQueue::put`], of this run.
     fn tell(&self, weight: usize, lost: [u64; 2], tell: impl FnOnce(&mut Assembly) + Send + 'static) {
         let run = self.run;
         self.shared.put(weight, lost, move |runs| {
@@ -265,9 +266,14 @@ impl Drop for RunRecorder {
     }
 }
 
-impl Shared {
+impl RecorderQueue {
     /// Has the thread do this. Where there is no room for it, so many items and batches are lost.
-    fn put(&self, weight: usize, [items, batches]: [u64; 2], work: impl FnOnce(&mut Runs) + Send + 'static) {
+    fn put(
+        &self,
+        weight: usize,
+        [items, batches]: [u64; 2],
+        work: impl FnOnce(&mut Assemblies) + Send + 'static,
+    ) {
         let is_full = weight > 0 && self.weight.load(Ordering::Relaxed) + weight > ROOM;
         if is_full || self.closed.load(Ordering::Relaxed) {
             self.left_out.add_items(items);
@@ -276,7 +282,7 @@ impl Shared {
         }
         let before = self.weight.fetch_add(weight, Ordering::Relaxed);
         // A thread that is gone was told to end.
-        drop(self.records.send(Some(Record { weight, work: Box::new(work) })));
+        drop(self.records.send(Some(TraceRecord { weight, work: Box::new(work) })));
         if before < WAKE_AT && before + weight >= WAKE_AT {
             self.thread.unpark();
         }
@@ -290,10 +296,10 @@ impl Shared {
     }
 }
 
-fn work(waits: &AtomicUsize, waiting: &Receiver<Option<Record>>) {
-    let mut runs = Runs::new();
+fn work(waits: &AtomicUsize, waiting: &Receiver<Option<TraceRecord>>) {
+    let mut runs = Assemblies::new();
     loop {
-        let Record { weight, work } = match waiting.try_recv() {
+        let TraceRecord { weight, work } = match waiting.try_recv() {
             Ok(Some(record)) => record,
             Ok(None) | Err(TryRecvError::Disconnected) => break,
             Err(TryRecvError::Empty) => {

@@ -12,7 +12,7 @@ use orchestra_runtime::trace::{DeviceStep, DeviceTrace, LoaderTrace, RunEnded, W
 
 use super::assembly::RunFacts;
 use super::ids::About;
-use super::span::{Span, number};
+use super::span::{OpenSpan, number};
 use crate::names::{attribute, event, span};
 
 /// Events on the span of the run.
@@ -21,7 +21,7 @@ const MOST_EVENTS: u64 = 128;
 const MOST_LOADS: u64 = 256;
 
 pub(super) struct RunSpans {
-    span: Option<Span>,
+    span: Option<OpenSpan>,
     /// The steps with which workers were started that are not loaded yet.
     loading: HashMap<WorkerId, WorkerTrace>,
     loads: u64,

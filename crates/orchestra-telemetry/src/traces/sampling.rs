@@ -6,7 +6,7 @@ use std::time::Duration;
 use orchestra_runtime::trace::{EndedItem, EndedItems, ItemTrace};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum KeepReason {
     /// Its parent is traced; before that was asked: it is traced for nothing else.
     Parent,
     Failed,
@@ -14,41 +14,41 @@ pub(super) enum Kept {
     Slow,
 }
 
-impl Kept {
+impl KeepReason {
     /// Others like it can stand for it.
     pub(super) fn is_plain(self) -> bool {
-        self == Kept::Slow
+        self == KeepReason::Slow
     }
 
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Kept::Parent => "parent",
-            Kept::Failed => "failed",
-            Kept::Retried => "retried",
-            Kept::Slow => "slow",
+            KeepReason::Parent => "parent",
+            KeepReason::Failed => "failed",
+            KeepReason::Retried => "retried",
+            KeepReason::Slow => "slow",
         }
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ended {
+pub(super) struct EndedTiming {
     pub(super) has_failed: bool,
     pub(super) was_retried: bool,
     pub(super) took: Duration,
 }
 
 /// Why an item is traced, if it is. One that takes as long as `slow`, or longer, always is.
-pub(super) fn why_kept(item: Ended, slow: Option<Duration>) -> Option<Kept> {
+pub(super) fn why_kept(item: EndedTiming, slow: Option<Duration>) -> Option<KeepReason> {
     match item {
-        Ended { has_failed: true, .. } => Some(Kept::Failed),
-        Ended { was_retried: true, .. } => Some(Kept::Retried),
-        Ended { took, .. } => slow.is_some_and(|slow| took >= slow).then_some(Kept::Slow),
+        EndedTiming { has_failed: true, .. } => Some(KeepReason::Failed),
+        EndedTiming { was_retried: true, .. } => Some(KeepReason::Retried),
+        EndedTiming { took, .. } => slow.is_some_and(|slow| took >= slow).then_some(KeepReason::Slow),
     }
 }
 
 /// Those of some items that are traced, or may be if they have parents.
 pub(super) struct Sorted {
-    pub(super) kept: Vec<(ItemTrace, Kept)>,
+    pub(super) kept: Vec<(ItemTrace, KeepReason)>,
     /// For so many more items that others can stand for.
     room: usize,
     /// Items that found no room.
@@ -68,17 +68,20 @@ impl Sorted {
             return;
         }
         for item in group.items() {
-            let ended =
-                Ended { has_failed: item.has_failed(), was_retried: item.was_retried(), took: item.took() };
+            let ended = EndedTiming {
+                has_failed: item.has_failed(),
+                was_retried: item.was_retried(),
+                took: item.took(),
+            };
             let kept = why_kept(ended, slow);
-            if let Some(kept) = kept.or(self.has_parents.then_some(Kept::Parent)) {
+            if let Some(kept) = kept.or(self.has_parents.then_some(KeepReason::Parent)) {
                 self.item(&item, kept);
             }
         }
     }
 
-    fn item(&mut self, item: &EndedItem<'_>, kept: Kept) {
-        let gives_way = kept.is_plain() || kept == Kept::Parent;
+    fn item(&mut self, item: &EndedItem<'_>, kept: KeepReason) {
+        let gives_way = kept.is_plain() || kept == KeepReason::Parent;
         if self.room == 0 && gives_way {
             self.left_out += 1;
             return;
@@ -96,13 +99,16 @@ mod tests {
 
     #[test]
     fn what_failed_was_tried_again_or_took_as_long_as_the_bound_is_kept_and_nothing_else() {
-        let item = Ended { has_failed: false, was_retried: false, took: 5 * MS };
+        let item = EndedTiming { has_failed: false, was_retried: false, took: 5 * MS };
         for slow in [None, Some(6 * MS)] {
             assert_eq!(why_kept(item, slow), None);
-            assert_eq!(why_kept(Ended { has_failed: true, ..item }, slow), Some(Kept::Failed));
-            assert_eq!(why_kept(Ended { was_retried: true, ..item }, slow), Some(Kept::Retried));
+            assert_eq!(why_kept(EndedTiming { has_failed: true, ..item }, slow), Some(KeepReason::Failed));
+            assert_eq!(why_kept(EndedTiming { was_retried: true, ..item }, slow), Some(KeepReason::Retried));
         }
-        assert_eq!(why_kept(item, Some(5 * MS)), Some(Kept::Slow));
-        assert_eq!(why_kept(Ended { took: Duration::ZERO, ..item }, Some(Duration::ZERO)), Some(Kept::Slow));
+        assert_eq!(why_kept(item, Some(5 * MS)), Some(KeepReason::Slow));
+        assert_eq!(
+            why_kept(EndedTiming { took: Duration::ZERO, ..item }, Some(Duration::ZERO)),
+            Some(KeepReason::Slow)
+        );
     }
 }

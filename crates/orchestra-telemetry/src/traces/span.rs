@@ -59,7 +59,7 @@ pub(super) struct Out {
 }
 
 /// A span that has not ended. Its times are those of the run, counted from `zero`.
-pub(super) struct Span {
+pub(super) struct OpenSpan {
     data: SpanData,
     sink: Sink,
     zero: SystemTime,
@@ -77,7 +77,7 @@ impl Out {
         ids: (TraceId, SpanId),
         parent: Option<&SpanContext>,
         (zero, start): (SystemTime, Duration),
-    ) -> Span {
+    ) -> OpenSpan {
         let start = wall_time(zero, start);
         let data = SpanData {
             span_context: parent.map_or(context::root(ids), |parent| context::below(parent, ids.1)),
@@ -94,7 +94,7 @@ impl Out {
             status: Status::Unset,
             instrumentation_scope: self.scope.clone(),
         };
-        Span { data, sink: self.sink.clone(), zero }
+        OpenSpan { data, sink: self.sink.clone(), zero }
     }
 }
 
@@ -102,7 +102,7 @@ fn wall_time(zero: SystemTime, at: Duration) -> SystemTime {
     zero.checked_add(at).unwrap_or(zero)
 }
 
-impl Span {
+impl OpenSpan {
     pub(super) fn context(&self) -> SpanContext {
         self.data.span_context.clone()
     }

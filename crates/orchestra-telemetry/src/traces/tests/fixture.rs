@@ -19,7 +19,7 @@ use super::super::batch::matters;
 use super::super::context;
 use super::super::counts::SpanCounts;
 use super::super::ids::{About, Seed};
-use super::super::sampling::{Ended, why_kept};
+use super::super::sampling::{EndedTiming, why_kept};
 use super::super::span::{Out, Sink};
 use super::fake_plan::plan;
 use crate::names::attribute;
@@ -110,7 +110,7 @@ impl Made {
         let mut traced = Vec::new();
         for item in items {
             let began = item.steps.loading.map_or(item.handed, |l| l.began);
-            let ended = Ended {
+            let ended = EndedTiming {
                 has_failed: item.end != ItemEnd::Done,
                 was_retried: item.steps.batches.iter().any(|b| b.end != BatchEnd::Done),
                 took: item.ended - began,
