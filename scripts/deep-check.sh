@@ -9,7 +9,7 @@
 #     jaeger    traces that a real Jaeger has taken; the first build of Jaeger takes about 5 minutes
 #     stores    object stores: moto for S3, Azurite for Azure, fake-gcs-server for Google
 #     examples  every example while its workers, its loaders and the run itself are killed
-#     storms    tests with many items and many kills
+#     storms    tests with many items, many kills and many damaged files
 #     fuzz      every reader of untrusted bytes for 40 seconds, with AddressSanitizer
 #
 # Default: all, in this order. `build`, the program of the end-to-end tests, goes first where a part needs it. Tests have their full size here
@@ -83,7 +83,7 @@ part_examples() {
 }
 
 part_storms() {
-    run_modules kills parent_killed_anywhere crash_loop chaos huge_records
+    run_modules kills parent_killed_anywhere crash_loop chaos huge_records flipped_bits edited_sources
 }
 
 part_fuzz() {

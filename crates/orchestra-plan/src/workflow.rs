@@ -73,7 +73,6 @@ pub(crate) struct SourceNode {
     pub kind: Option<Arc<dyn SourceKind>>,
     pub table: Table,
     pub listing: Option<RawListing>,
-    /// New files are taken, too.
     /// What its loaders may read beside its items.
     pub sandbox_read: Vec<At<String>>,
     /// It uses values of tasks that have not ended.

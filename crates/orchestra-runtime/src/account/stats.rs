@@ -1,4 +1,4 @@
-//! Counters of a run, written where the work is done and read for snapshots, the report and metrics. No decision depends on them.
+//! Counters of a run, written where the work is done and read for snapshots, the report and metrics. No decision reads them but the limits on failed items.
 
 use std::sync::{Arc, OnceLock};
 

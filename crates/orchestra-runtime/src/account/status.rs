@@ -62,8 +62,7 @@ pub struct RunStatus {
     pub devices: Vec<DeviceStatus>,
     /// How many items each source names, by its name; `None` if the run ended before that was known.
     pub sources: BTreeMap<String, Option<u64>>,
-    /// What each source was given that is no item: how much, by reason. Sources that passed nothing over are left out. Of a source that is watched:
-    /// in this part of the run.
+    /// What each source was given that is no item: how much, by reason. Sources that passed nothing over are left out.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub passed_over: BTreeMap<String, BTreeMap<&'static str, u64>>,
     /// What items hold that no stage was given, in this part of the run.
