@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{Refusal, Value};
+use orchestra_core::FailureKind;
+use orchestra_core::data::Refusal;
 use orchestra_core::shapes::{FetchRun, KindSettings, Opens};
-use orchestra_core::{FailureKind, LeftOut};
 use orchestra_plan::{
     Fields, ItemSchema, Items, Json, ObjectAccess, ReadOptions, Reported, Setting, SourceContext,
     TypedSource, settings,
@@ -20,6 +20,7 @@ use super::reading::columns::{
 };
 use super::reading::csv_record::{RecordParser, never_closed};
 use super::reading::encoding::ForeignEncoding;
+use super::reading::fetch::fetch_into;
 use super::reading::field_type::{Field, FieldType};
 use super::reading::input::{ReadSeek, describe};
 use super::reading::lines::{RecordEnds, RecordReader, first_record, has_changed, head_of, list, open_quote};
@@ -277,9 +278,34 @@ impl Items for CsvItems {
     fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
         let row = FieldRow::new(&self.fields, options.max_pixels);
         let place = |field: &Field| self.header.iter().position(|name| *name == field.name);
-        let places = self.fields.iter().map(place).collect();
-        let (reader, parser) = (RecordReader::new(options), RecordParser::new(self.delimiter));
-        Box::new(CsvFetch { records: self.clone(), places, reader, parser, row })
+        // Where each field stands in a record.
+        let places: Vec<Option<usize>> = self.fields.iter().map(place).collect();
+        let (mut reader, mut parser) = (RecordReader::new(options), RecordParser::new(self.delimiter));
+        let n_columns = self.header.len();
+        fetch_into(row, move |row, locator| {
+            let (path, bytes, opener) = reader.read(locator).map_err(|refusal| match refusal.kind {
+                FailureKind::TooLarge => Refusal {
+                    error: format!(
+                        "{}; a quote that is not closed in its line takes in those that follow",
+                        refusal.error
+                    ),
+                    ..refusal
+                },
+                _ => refusal,
+            })?;
+            let refuse = |error: String| Refusal { kind: FailureKind::Decode, error };
+            let record = parser.n_fields(bytes, n_columns);
+            let record = record.map_err(|why| refuse(format!("the record {why}")))?;
+            let beside = row.fill(|at, field, cell| {
+                let text = places[at].and_then(|place| record.get(place));
+                let text = text.ok_or_else(|| refuse(format!("it has no column `{}`", field.name)))?;
+                match text.is_empty() && field.optional {
+                    true => Ok(Taken::Missing),
+                    false => cell.take_text(field, text, path, opener),
+                }
+            })?;
+            Ok(bytes.len() as u64 + beside)
+        })
     }
 
     fn opens(&self) -> Opens {
@@ -287,54 +313,10 @@ impl Items for CsvItems {
     }
 }
 
-struct CsvFetch {
-    records: CsvItems,
-    /// Where each field stands in a record.
-    places: Vec<Option<usize>>,
-    reader: RecordReader,
-    parser: RecordParser,
-    row: FieldRow,
-}
-
-impl FetchRun for CsvFetch {
-    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
-        let Self { records, places, reader, parser, row } = self;
-        let (path, bytes, opener) = reader.read(locator).map_err(|refusal| match refusal.kind {
-            FailureKind::TooLarge => Refusal {
-                error: format!(
-                    "{}; a quote that is not closed in its line takes in those that follow",
-                    refusal.error
-                ),
-                ..refusal
-            },
-            _ => refusal,
-        })?;
-        let refuse = |error: String| Refusal { kind: FailureKind::Decode, error };
-        let record = parser.n_fields(bytes, records.header.len());
-        let record = record.map_err(|why| refuse(format!("the record {why}")))?;
-        let beside = row.fill(|at, field, cell| {
-            let text = places[at].and_then(|place| record.get(place));
-            let text = text.ok_or_else(|| refuse(format!("it has no column `{}`", field.name)))?;
-            match text.is_empty() && field.optional {
-                true => Ok(Taken::Missing),
-                false => cell.take_text(field, text, path, opener),
-            }
-        })?;
-        Ok(bytes.len() as u64 + beside)
-    }
-
-    fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
-        self.row.show(show);
-    }
-
-    fn left_out(&self) -> Vec<(LeftOut, u64)> {
-        self.row.left_out()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use orchestra_core::DType;
+    use orchestra_core::data::Value;
 
     use super::super::reading::tests::listed;
     use super::*;

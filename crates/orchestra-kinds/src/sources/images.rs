@@ -5,16 +5,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use bincode::{Decode, Encode};
-use orchestra_core::LeftOut;
-use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
+use orchestra_core::data::{ColumnType, Schema};
 use orchestra_core::shapes::{FetchRun, Opens};
 use orchestra_plan::{
     ItemSchema, Items, Json, ObjectAccess, ReadOptions, Reported, SourceContext, TypedSource, settings,
 };
 
+use super::reading::fetch::fetch_into;
 use super::reading::read_file::LastFolder;
 use super::reading::undecoded_picture::UndecodedPicture;
-use crate::objects::{self, ReadObject};
+use crate::objects;
 
 settings! {
     pub struct Images {}
@@ -41,40 +41,19 @@ pub struct PictureFiles;
 
 impl Items for PictureFiles {
     fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
-        Box::new(PictureFile {
-            picture: UndecodedPicture::new(options.max_pixels),
-            folder: LastFolder::default(),
-            objects: options.has_objects().then(objects::reader),
+        let mut folder = LastFolder::default();
+        let mut objects = options.has_objects().then(objects::reader);
+        fetch_into(UndecodedPicture::new(options.max_pixels), move |picture, locator| {
+            let bytes = picture.bytes_mut();
+            match &mut objects {
+                Some(objects) => objects.read(locator, bytes)?,
+                None => folder.read_file(Path::new(OsStr::from_bytes(locator)), bytes)?,
+            }
+            Ok(bytes.len() as u64)
         })
     }
 
     fn opens(&self) -> Opens {
         Opens::OfItems(|locator| Some(Path::new(OsStr::from_bytes(locator))))
-    }
-}
-
-/// The file or object at hand.
-struct PictureFile {
-    picture: UndecodedPicture,
-    folder: LastFolder,
-    objects: Option<Box<dyn ReadObject>>,
-}
-
-impl FetchRun for PictureFile {
-    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
-        let bytes = self.picture.bytes_mut();
-        match &mut self.objects {
-            Some(objects) => objects.read(locator, bytes)?,
-            None => self.folder.read_file(Path::new(OsStr::from_bytes(locator)), bytes)?,
-        }
-        Ok(bytes.len() as u64)
-    }
-
-    fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
-        show(&[Value::Picture(&self.picture)]);
-    }
-
-    fn left_out(&self) -> Vec<(LeftOut, u64)> {
-        self.picture.left_out().into_iter().collect()
     }
 }

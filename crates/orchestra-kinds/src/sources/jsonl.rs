@@ -5,9 +5,9 @@ use std::fmt;
 use std::path::Path;
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{Refusal, Value};
+use orchestra_core::FailureKind;
+use orchestra_core::data::Refusal;
 use orchestra_core::shapes::{FetchRun, KindSettings, Opens};
-use orchestra_core::{FailureKind, LeftOut};
 use orchestra_plan::{
     ItemSchema, Items, ObjectAccess, ReadOptions, Reported, SourceContext, TypedSource, settings,
 };
@@ -20,6 +20,7 @@ use super::reading::columns::{
     opens_of, or_foreign,
 };
 use super::reading::encoding::NO_UTF8;
+use super::reading::fetch::fetch_into;
 use super::reading::field_type::Field;
 use super::reading::input::{ReadSeek, describe};
 use super::reading::lines::{RecordEnds, RecordReader, first_record, has_changed, head_of, list};
@@ -152,7 +153,21 @@ impl Items for JsonLinesItems {
 
     fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
         let row = FieldRow::new(&self.fields, options.max_pixels);
-        Box::new(JsonLinesFetch { reader: RecordReader::new(options), row })
+        let mut reader = RecordReader::new(options);
+        fetch_into(row, move |row, locator| {
+            let (path, bytes, opener) = reader.read(locator)?;
+            let refuse = |error: String| Refusal { kind: FailureKind::Decode, error };
+            if std::str::from_utf8(bytes).is_err() {
+                return Err(refuse(format!("the line {NO_UTF8}")));
+            }
+            let record = parse(bytes).map_err(|why| refuse(format!("the line is no JSON object: {why}")))?;
+            let beside = row.fill(|_, field, cell| match value_of(&record, &field.name) {
+                Some(value) => cell.take_json(field, &value, path, opener),
+                None if field.optional => Ok(Taken::Missing),
+                None => Err(refuse(format!("it has no field `{}`", field.name))),
+            })?;
+            Ok(bytes.len() as u64 + beside)
+        })
     }
 
     fn opens(&self) -> Opens {
@@ -160,40 +175,10 @@ impl Items for JsonLinesItems {
     }
 }
 
-struct JsonLinesFetch {
-    reader: RecordReader,
-    row: FieldRow,
-}
-
-impl FetchRun for JsonLinesFetch {
-    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
-        let Self { reader, row } = self;
-        let (path, bytes, opener) = reader.read(locator)?;
-        let refuse = |error: String| Refusal { kind: FailureKind::Decode, error };
-        if std::str::from_utf8(bytes).is_err() {
-            return Err(refuse(format!("the line {NO_UTF8}")));
-        }
-        let record = parse(bytes).map_err(|why| refuse(format!("the line is no JSON object: {why}")))?;
-        let beside = row.fill(|_, field, cell| match value_of(&record, &field.name) {
-            Some(value) => cell.take_json(field, &value, path, opener),
-            None if field.optional => Ok(Taken::Missing),
-            None => Err(refuse(format!("it has no field `{}`", field.name))),
-        })?;
-        Ok(bytes.len() as u64 + beside)
-    }
-
-    fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
-        self.row.show(show);
-    }
-
-    fn left_out(&self) -> Vec<(LeftOut, u64)> {
-        self.row.left_out()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use orchestra_core::DType;
+    use orchestra_core::data::Value;
 
     use super::super::reading::field_type::FieldType;
     use super::super::reading::tests::listed;

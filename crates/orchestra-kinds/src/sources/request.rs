@@ -1,12 +1,12 @@
 //! `kind = "request"`: what a program asks about, one item each, of no list.
 
 use bincode::{Decode, Encode};
-use orchestra_core::LeftOut;
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{FetchRun, Opens, RequestItem};
 use orchestra_plan::{ItemSchema, Items, ReadOptions, Reported, SourceContext, TypedSource, settings};
 
 use super::reading::columns::{DeclaredColumns, DeclaresColumns, item_schema};
+use super::reading::fetch::fetch_into;
 use super::reading::undecoded_picture::UndecodedPicture;
 
 settings! {
@@ -59,7 +59,14 @@ pub enum RequestedItems {
 impl Items for RequestedItems {
     fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
         match self {
-            RequestedItems::Picture => Box::new(PictureFetch(UndecodedPicture::new(options.max_pixels))),
+            RequestedItems::Picture => {
+                fetch_into(UndecodedPicture::new(options.max_pixels), |picture, locator| {
+                    let bytes = picture.bytes_mut();
+                    bytes.clear();
+                    bytes.extend_from_slice(locator);
+                    Ok(locator.len() as u64)
+                })
+            }
             RequestedItems::Row => Box::new(NoFetch),
         }
     }
@@ -70,25 +77,6 @@ impl Items for RequestedItems {
 
     fn are_read(&self) -> bool {
         *self == RequestedItems::Picture
-    }
-}
-
-struct PictureFetch(UndecodedPicture);
-
-impl FetchRun for PictureFetch {
-    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
-        let bytes = self.0.bytes_mut();
-        bytes.clear();
-        bytes.extend_from_slice(locator);
-        Ok(locator.len() as u64)
-    }
-
-    fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
-        show(&[Value::Picture(&self.0)]);
-    }
-
-    fn left_out(&self) -> Vec<(LeftOut, u64)> {
-        self.0.left_out().into_iter().collect()
     }
 }
 

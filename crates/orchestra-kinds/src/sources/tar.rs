@@ -14,7 +14,7 @@ use orchestra_plan::{
 };
 use orchestra_store::{Found, ListError, PassedOver, PassedOverCounts, PushFound};
 
-use self::sample::{MISSING, Sample, TWICE, place_or};
+use self::sample::{MISSING, TWICE, place_or};
 use self::sample_columns::{MOST_COLUMNS, columns_of, is_npy, key_of, type_of};
 use super::reading::archive::Member;
 use super::reading::columns::item_schema;
@@ -121,7 +121,7 @@ impl Items for Shards {
     }
 
     fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
-        Box::new(Sample::new(&self.columns, options))
+        sample::start(&self.columns, options)
     }
 }
 

@@ -7,17 +7,18 @@ use std::path::Path;
 use std::slice;
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
+use orchestra_core::FailureKind;
+use orchestra_core::data::{ColumnType, Refusal, Schema};
 use orchestra_core::shapes::{FetchRun, KindSettings};
-use orchestra_core::{FailureKind, LeftOut};
 use orchestra_plan::{
     At, ItemSchema, Items, ObjectAccess, ReadOptions, Reported, SourceContext, TypedSource, settings,
 };
 use orchestra_store::{Found, ListError, PassedOver, PassedOverCounts, PushFound, escape, is_hidden};
 
 use super::reading::archive::Member;
+use super::reading::fetch::fetch_into;
 use super::reading::file_version::FileVersion;
-use super::reading::input::{FileLike, Last, Opener, answer, open_to_list, warn_of_no_item, why_no_item};
+use super::reading::input::{Last, Opener, answer, open_to_list, warn_of_no_item, why_no_item};
 use super::reading::limits::LARGEST_FILE_BYTES;
 use super::reading::locator::{locator, parts};
 use super::reading::undecoded_picture::UndecodedPicture;
@@ -131,43 +132,25 @@ impl Items for Pictures {
     }
 
     fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
-        let picture = UndecodedPicture::new(options.max_pixels);
-        Box::new(MemberPicture { opener: Opener::new(options), open: Last::default(), picture })
-    }
-}
-
-struct MemberPicture {
-    opener: Opener,
-    open: Last<FileLike>,
-    picture: UndecodedPicture,
-}
-
-impl FetchRun for MemberPicture {
-    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
-        let (path, numbers) = parts(locator, 5)?;
-        let place = numbers.first_chunk().and_then(|numbers| ZipPlace::of_numbers(*numbers));
-        let place =
-            place.ok_or_else(|| Refusal::result("the list of items names no member; this is a bug"))?;
-        if place.len > LARGEST_FILE_BYTES {
-            let error = format!("it has {} bytes, more than a picture file can have (1 GiB)", place.len);
-            return Err(Refusal { kind: FailureKind::TooLarge, error });
-        }
-        let failed = |error: String| Refusal {
-            kind: FailureKind::Read,
-            error: format!("cannot read it from `{}`: {error}", path.display()),
-        };
-        let input = self.open.get(path, || self.opener.open(path))?;
-        let bytes = self.picture.bytes_mut();
-        read_member(input, &place, bytes).map_err(|error| input.refusal(failed(error)))?;
-        Ok(bytes.len() as u64)
-    }
-
-    fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
-        show(&[Value::Picture(&self.picture)]);
-    }
-
-    fn left_out(&self) -> Vec<(LeftOut, u64)> {
-        self.picture.left_out().into_iter().collect()
+        let (opener, mut open) = (Opener::new(options), Last::default());
+        fetch_into(UndecodedPicture::new(options.max_pixels), move |picture, locator| {
+            let (path, numbers) = parts(locator, 5)?;
+            let place = numbers.first_chunk().and_then(|numbers| ZipPlace::of_numbers(*numbers));
+            let place =
+                place.ok_or_else(|| Refusal::result("the list of items names no member; this is a bug"))?;
+            if place.len > LARGEST_FILE_BYTES {
+                let error = format!("it has {} bytes, more than a picture file can have (1 GiB)", place.len);
+                return Err(Refusal { kind: FailureKind::TooLarge, error });
+            }
+            let failed = |error: String| Refusal {
+                kind: FailureKind::Read,
+                error: format!("cannot read it from `{}`: {error}", path.display()),
+            };
+            let input = open.get(path, || opener.open(path))?;
+            let bytes = picture.bytes_mut();
+            read_member(input, &place, bytes).map_err(|error| input.refusal(failed(error)))?;
+            Ok(bytes.len() as u64)
+        })
     }
 }
 

@@ -4,8 +4,6 @@ use std::path::Path;
 use std::slice;
 
 use bincode::{Decode, Encode};
-use orchestra_core::LeftOut;
-use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{FetchRun, KindSettings, Opens};
 use orchestra_plan::{ItemSchema, Items, ReadOptions, Reported, SourceContext};
 use orchestra_store::{Found, ListError, PushFound};
@@ -14,6 +12,7 @@ use super::ParquetSource;
 use super::leaves::{all, footer, resolve, row_groups};
 use super::open_file::OpenFile;
 use crate::sources::reading::columns::{item_schema, opens_of};
+use crate::sources::reading::fetch::fetch_into;
 use crate::sources::reading::field_type::Field;
 use crate::sources::reading::file_version::{FileVersion, has_changed};
 use crate::sources::reading::input::{
@@ -108,46 +107,28 @@ impl Items for ParquetItems {
 
     fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
         let row = FieldRow::new(&self.fields, options.max_pixels);
-        let opener = Opener::new(options);
-        Box::new(ParquetFetch { fields: self.fields.clone(), opener, open: Last::default(), row })
+        let (fields, opener) = (self.fields.clone(), Opener::new(options));
+        let mut open = Last::default();
+        fetch_into(row, move |into, locator| {
+            let (path, numbers) = parts(locator, 3)?;
+            let (group, row, listed) = (numbers[0], numbers[1], numbers[2]);
+            let file: &mut OpenFile = open.get(path, || {
+                let input = opener.open(path)?;
+                let opened = OpenFile::open(input.clone(), &fields);
+                opened.map_err(|why| input.refusal(cannot_read(path, &why)))
+            })?;
+            let read = file.read(group, row);
+            // What was decoded of an edited file may be damaged, too.
+            if !FileVersion::are_as_listed([&file.input], listed) {
+                return Err(changed(path));
+            }
+            let at = read.map_err(|why| file.input.refusal(cannot_read(path, &why)))?;
+            file.take(at, into, (path, &opener))
+        })
     }
 
     fn opens(&self) -> Opens {
         opens_of(&self.fields)
-    }
-}
-
-struct ParquetFetch {
-    fields: Vec<Field>,
-    opener: Opener,
-    open: Last<OpenFile>,
-    row: FieldRow,
-}
-
-impl FetchRun for ParquetFetch {
-    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
-        let (path, numbers) = parts(locator, 3)?;
-        let (group, row, listed) = (numbers[0], numbers[1], numbers[2]);
-        let file = self.open.get(path, || {
-            let input = self.opener.open(path)?;
-            let opened = OpenFile::open(input.clone(), &self.fields);
-            opened.map_err(|why| input.refusal(cannot_read(path, &why)))
-        })?;
-        let read = file.read(group, row);
-        // What was decoded of an edited file may be damaged, too.
-        if !FileVersion::are_as_listed([&file.input], listed) {
-            return Err(changed(path));
-        }
-        let at = read.map_err(|why| file.input.refusal(cannot_read(path, &why)))?;
-        file.take(at, &mut self.row, (path, &self.opener))
-    }
-
-    fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
-        self.row.show(show);
-    }
-
-    fn left_out(&self) -> Vec<(LeftOut, u64)> {
-        self.row.left_out()
     }
 }
 
@@ -156,6 +137,7 @@ mod tests {
     use std::fs::File;
     use std::sync::Arc;
 
+    use orchestra_core::data::{Refusal, Value};
     use orchestra_core::{DType, Element};
     use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, FloatType, Int32Type, Int64Type};
     use parquet::file::properties::WriterProperties;

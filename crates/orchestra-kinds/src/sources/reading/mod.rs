@@ -5,6 +5,7 @@ pub mod archive_links;
 pub mod columns;
 pub mod csv_record;
 pub mod encoding;
+pub mod fetch;
 pub mod field_type;
 pub mod file_version;
 pub mod input;

@@ -8,6 +8,7 @@ use orchestra_core::{DType, FailureKind, LeftOut};
 use orchestra_plan::toml_key;
 use serde_json::value::RawValue;
 
+use super::fetch::Shown;
 use super::field_type::{Field, FieldType};
 use super::input::Opener;
 use super::number::{NoNumber, append, no_number, shown, tensor};
@@ -74,8 +75,10 @@ impl FieldRow {
         }
         Ok(read)
     }
+}
 
-    pub fn show(&self, show: &mut dyn FnMut(&[Value<'_>])) {
+impl Shown for FieldRow {
+    fn show(&self, show: &mut dyn FnMut(&[Value<'_>])) {
         let cells = self.fields.iter().zip(&self.cells).zip(&self.is_missing);
         let values: Vec<_> = cells
             .map(|((field, cell), is_missing)| match is_missing {
@@ -86,8 +89,8 @@ impl FieldRow {
         show(&values);
     }
 
-    /// What the pictures among them hold beside what is decoded.
-    pub fn left_out(&self) -> Vec<(LeftOut, u64)> {
+    /// What its pictures hold beside what is decoded.
+    fn left_out(&self) -> Vec<(LeftOut, u64)> {
         let pictures = self.cells.iter().filter_map(|cell| match cell {
             FieldBuffer::Picture(picture) => Some(picture),
             FieldBuffer::Text(_) | FieldBuffer::Bytes(_) => None,

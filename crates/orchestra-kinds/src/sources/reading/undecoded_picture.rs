@@ -2,9 +2,11 @@
 
 use std::cell::{Cell, OnceCell, RefCell, RefMut};
 
-use orchestra_core::data::{Picture, Pixels, Refusal};
+use orchestra_core::data::{Picture, Pixels, Refusal, Value};
 use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, LeftOut, ResizeFilter};
 use orchestra_media::{Format, MediaError, Pages, PictureSize, Preparer};
+
+use super::fetch::Shown;
 
 /// The picture of the item at hand.
 pub struct UndecodedPicture {
@@ -73,6 +75,16 @@ impl UndecodedPicture {
 
     fn first(&self) -> Page<'_> {
         Page { file: self, number: 0 }
+    }
+}
+
+impl Shown for UndecodedPicture {
+    fn show(&self, show: &mut dyn FnMut(&[Value<'_>])) {
+        show(&[Value::Picture(self)]);
+    }
+
+    fn left_out(&self) -> Vec<(LeftOut, u64)> {
+        self.left_out().into_iter().collect()
     }
 }
 

@@ -1,13 +1,14 @@
 //! Reads the members of one sample after the other, and makes the values of its columns of them.
 
-use orchestra_core::data::{Refusal, Value};
+use orchestra_core::FailureKind;
+use orchestra_core::data::Refusal;
 use orchestra_core::shapes::FetchRun;
-use orchestra_core::{FailureKind, LeftOut};
 use orchestra_plan::ReadOptions;
 
 use super::sample_columns::is_npy;
 use crate::sources::reading::archive::Placed;
 use crate::sources::reading::archive_links::Astray;
+use crate::sources::reading::fetch::fetch_into;
 use crate::sources::reading::field_type::{Field, FieldType};
 use crate::sources::reading::file_version::FileVersion;
 use crate::sources::reading::input::{FileLike, Last, Opener, cannot_read, changed};
@@ -40,27 +41,6 @@ fn trouble(place: TarPlace, column: &str) -> Option<String> {
     })
 }
 
-pub struct Sample {
-    n: usize,
-    opener: Opener,
-    open: Last<FileLike>,
-    buffer: Vec<u8>,
-    row: FieldRow,
-}
-
-impl Sample {
-    pub fn new(columns: &[Field], options: &ReadOptions) -> Self {
-        let row = FieldRow::new(columns, options.max_pixels);
-        Self {
-            n: columns.len(),
-            opener: Opener::new(options),
-            open: Last::default(),
-            buffer: Vec::new(),
-            row,
-        }
-    }
-}
-
 /// Has the members of a sample of an object read by one request, where they lie near each other.
 fn expect(archive: &FileLike, places: &[TarPlace]) -> std::io::Result<()> {
     let members = || places.iter().filter(|[_, len]| *len > 0);
@@ -72,13 +52,16 @@ fn expect(archive: &FileLike, places: &[TarPlace]) -> std::io::Result<()> {
 /// Members that lie within so many bytes are read by one request.
 const NEAR: u64 = 4 << 20;
 
-impl FetchRun for Sample {
-    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
-        let (path, mut places) = parts(locator, self.n * 2 + 1)?;
+/// Fetches samples of these columns.
+pub fn start(columns: &[Field], options: &ReadOptions) -> Box<dyn FetchRun> {
+    let (row, n, opener) = (FieldRow::new(columns, options.max_pixels), columns.len(), Opener::new(options));
+    let (mut open, mut texts) = (Last::default(), Vec::new());
+    fetch_into(row, move |row, locator| {
+        let (path, mut places) = parts(locator, n * 2 + 1)?;
         let listed = places.pop();
         let refuse = |kind: FailureKind, error: String| Refusal { kind, error };
         let (places, _) = places.as_chunks::<2>();
-        for (field, place) in self.row.fields().iter().zip(places) {
+        for (field, place) in row.fields().iter().zip(places) {
             let name = &field.name;
             if let Some(error) = trouble(*place, name) {
                 return Err(refuse(FailureKind::Read, error));
@@ -94,7 +77,6 @@ impl FetchRun for Sample {
                 return Err(refuse(FailureKind::TooLarge, error));
             }
         }
-        let Self { opener, open, buffer: texts, row, .. } = self;
         let archive = open.get(path, || opener.open(path))?;
         let failed = |error: std::io::Error| archive.refusal(cannot_read(path, &error.to_string()));
         expect(archive, places).map_err(failed)?;
@@ -103,11 +85,11 @@ impl FetchRun for Sample {
             let buffer = match cell {
                 FieldBuffer::Bytes(bytes) if matches!(field.ty, FieldType::Bytes(_)) => bytes,
                 FieldBuffer::Picture(picture) => picture.bytes_mut(),
-                FieldBuffer::Text(_) | FieldBuffer::Bytes(_) => &mut *texts,
+                FieldBuffer::Text(_) | FieldBuffer::Bytes(_) => &mut texts,
             };
             buffer.resize(len as usize, 0); // No more than fits: `len` was checked.
             archive.read_exact_at(buffer, at).map_err(failed)?;
-            take(field, cell, texts)
+            take(field, cell, &texts)
                 .map_err(|why| refuse(FailureKind::Decode, format!("`.{}` {why}", field.name)))?;
             Ok(Taken::Bytes(len))
         });
@@ -116,15 +98,7 @@ impl FetchRun for Sample {
             true => filled,
             false => Err(changed(path)),
         }
-    }
-
-    fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
-        self.row.show(show);
-    }
-
-    fn left_out(&self) -> Vec<(LeftOut, u64)> {
-        self.row.left_out()
-    }
+    })
 }
 
 /// Makes a text or a tensor of the bytes of a member.
