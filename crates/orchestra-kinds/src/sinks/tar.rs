@@ -255,7 +255,9 @@ impl PartFiles for SampleEncoder {
     fn file(&self, records: &[&[u8]]) -> Result<Vec<u8>, Refusal> {
         let damaged = || Refusal::result("a row that waited for its part is damaged");
         let bytes: usize = records.iter().map(|record| record.len()).sum();
-        let mut file = Vec::with_capacity(bytes + records.len() * (self.members.len() + 1) * 1024);
+        let room = bytes + records.len() * (self.members.len() + 1) * 1024;
+        let mut archive = tar::Builder::new(Vec::with_capacity(room));
+        let refused = |error: std::io::Error| Refusal::result(error.to_string());
         let mut keys: HashMap<String, u64> = HashMap::new();
         for record in records {
             let mut rest = *record;
@@ -268,13 +270,12 @@ impl PartFiles for SampleEncoder {
             };
             let key = std::str::from_utf8(next()?).map_err(|_| damaged())?;
             let key = unique(&mut keys, key);
-            archive::append(&mut file, &format!("{key}.{RECORD}"), next()?);
+            archive::append(&mut archive, &format!("{key}.{RECORD}"), next()?).map_err(refused)?;
             for (_, _, extension) in &self.members {
-                archive::append(&mut file, &format!("{key}.{extension}"), next()?);
+                archive::append(&mut archive, &format!("{key}.{extension}"), next()?).map_err(refused)?;
             }
         }
-        archive::end(&mut file);
-        Ok(file)
+        archive.into_inner().map_err(refused)
     }
 }
 
