@@ -216,7 +216,7 @@ const SIGNALS: [(i32, &str); 20] = [
     (31, "SIGSYS"),
 ];
 
-fn signal_name(signal: i32) -> String {
+pub(crate) fn signal_name(signal: i32) -> String {
     let name = SIGNALS.iter().find(|(number, _)| *number == signal);
     name.map_or_else(|| format!("signal {signal}"), |(_, name)| (*name).to_owned())
 }

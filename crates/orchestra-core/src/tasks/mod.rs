@@ -11,6 +11,7 @@ mod schedule;
 mod schedule_tests;
 
 pub use best::{Goal, Objective, best};
+pub(crate) use end::signal_name;
 pub use end::{EndClass, Exit, Retries, TaskEnd, judge};
 pub use gpu_use::{GpuUse, Sighting};
 pub use lease::{Demand, Gpus, Lease, Leases, WHOLE};

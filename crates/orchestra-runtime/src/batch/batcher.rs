@@ -37,7 +37,6 @@ pub struct BatcherState {
     name: String,
     pipeline_name: String,
     policy: BatchPolicy,
-    /// Of a stage that runs its model on its own outputs.
     /// How many values of each row go with its batch.
     values: usize,
     ledger: Ledger,
