@@ -1,30 +1,15 @@
 //! A world for the planner that exists in memory only, so that no workflow file can make it look at the real one. Plans nothing.
 
+#[path = "../../orchestra-plan/tests/fake/models.rs"]
+mod models;
+
 use std::io;
 use std::path::Path;
 
-use orchestra_core::{DType, Dim, TensorSpec};
-use orchestra_plan::{
-    DeviceView, FileKind, Files, Host, LookRequest, MachineView, ModelError, ModelFile, Signature,
-};
+use orchestra_plan::{FileKind, Files, Host, LookRequest, MachineView, ModelError, ModelFile};
 use orchestra_store::{FileKinds as _, ItemEntry, ListError, ListingSpec};
 
 pub(crate) const FOLDER: &str = "/flows";
-
-/// Models by name. Any other name that is a signature in this form, and ends in `.onnx`, is a model of that signature.
-const MODELS: [(&str, &str); 11] = [
-    ("digits", "image:f32:?,1,32,32~logits:f32:?,10"),
-    ("score", "image:f32:?,1,32,32~score:f32:?"),
-    ("four", "image:f32:4,1,32,32~logits:f32:4,10"),
-    ("bytes", "image:u8:?,64,48,3~logits:f16:?,3,1,1"),
-    ("any", "image:f32:?,3,?,?~scores:f32:?,?"),
-    ("two", "image:f32:?,3,8,8+mask:u8:?,8,8,1~scores:f32:?,3+boxes:f32:?,?,4"),
-    ("embed", "image:f32:?,3,8,8~features:f32:?,16"),
-    ("head", "features:f32:?,16~logits:f32:?,3"),
-    ("tokens", "ids:i64:?,128~ids:i64:?,3"),
-    ("sloppy", "image:f32:?,1,32,32~logits:f32:1,10"),
-    ("uneven", "image:f32:4,1,32,32~logits:f32:2,10"),
-];
 
 /// The world that a plan is made in.
 pub(crate) struct World {
@@ -38,17 +23,8 @@ pub(crate) struct World {
 impl World {
     /// A machine with that many GPUs of 80 GiB, of which 60 are free.
     pub(crate) fn with_gpus(count: usize) -> World {
-        let gpu = |n| DeviceView {
-            name: format!("cuda:{n}"),
-            uuid: format!("GPU-{n}{n}{n}{n}"),
-            model: "H100".into(),
-            total: 80 << 30,
-            free: 60 << 30,
-            mps: true,
-            node: None,
-        };
         let no_gpu = (count == 0).then(|| "libnvidia-ml.so was not found".into());
-        let devices = (0..count).map(gpu).collect();
+        let devices = models::gpus(count, 80 << 30, 60 << 30);
         let machine = MachineView { cores: 8, memory: 32 << 30, devices, no_gpu, ..MachineView::default() };
         World { machine: Ok(machine), model: None, item: None }
     }
@@ -104,16 +80,11 @@ impl Host for World {
             return Ok(model.clone());
         }
         let name = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_suffix(".onnx"));
-        let name = name.ok_or(ModelError::Missing)?;
-        match name {
-            "cut" => return Err(ModelError::Truncated(1234)),
-            "photo" => return Err(ModelError::NotOnnx("it holds no graph".into())),
-            _ => {}
+        match name.ok_or(ModelError::Missing)? {
+            "cut" => Err(ModelError::Truncated(1234)),
+            "photo" => Err(ModelError::NotOnnx("it holds no graph".into())),
+            name => models::model_of(name, 1 << 20).ok_or(ModelError::Missing),
         }
-        let known = MODELS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text);
-        let signature = signature(known.unwrap_or(name)).ok_or(ModelError::Missing)?;
-        let digest = [name.len() as u8; 32];
-        Ok(ModelFile { digest, file_digest: digest, weights: Vec::new(), bytes: 1 << 20, signature })
     }
 
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
@@ -141,30 +112,4 @@ impl Host for World {
     fn machine(&self) -> Result<MachineView, String> {
         self.machine.clone()
     }
-}
-
-/// `name:dtype:batch,dim,dim`, with `?` for open dimensions; several tensors are joined by `+`, inputs and outputs by `~`.
-fn signature(text: &str) -> Option<Signature> {
-    let (inputs, outputs) = text.split_once('~')?;
-    let tensors = |list: &str| list.split('+').map(tensor).collect::<Option<Vec<_>>>();
-    Some(Signature {
-        inputs: tensors(inputs)?,
-        outputs: tensors(outputs)?.into_iter().map(Into::into).collect(),
-        ir_version: 10,
-        opset: 20,
-        ..Signature::default()
-    })
-}
-
-fn tensor(text: &str) -> Option<TensorSpec> {
-    let mut parts = text.split(':');
-    let (name, dtype, dims) = (parts.next()?, parts.next()?, parts.next()?);
-    let dtype = *DType::ALL.iter().find(|d| d.name() == dtype)?;
-    // What `read_model` gives: a dimension below 1 is open.
-    let dim = |d: &str| match d.parse() {
-        Ok(n) if n > 0 => Dim::Fixed(n),
-        _ => Dim::Dynamic,
-    };
-    let mut dims = dims.split(',').map(dim);
-    Some(TensorSpec { name: name.into(), dtype, batch: dims.next()?, row: dims.collect() })
 }

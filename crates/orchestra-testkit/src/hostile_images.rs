@@ -85,7 +85,7 @@ fn with_side(good: &[u8], format: ImageFormat, side: u16) -> anyhow::Result<Vec<
         ImageFormat::Png => {
             file[16..20].copy_from_slice(&wide.to_be_bytes());
             file[20..24].copy_from_slice(&wide.to_be_bytes());
-            let sum = crc32(&file[12..29]);
+            let sum = crc32fast::hash(&file[12..29]);
             file[29..33].copy_from_slice(&sum.to_be_bytes());
         }
         ImageFormat::WebP => {
@@ -136,9 +136,4 @@ fn turned(good: &[u8], seed: u32) -> Vec<u8> {
         }
     }
     file
-}
-
-fn crc32(bytes: &[u8]) -> u32 {
-    let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
-    !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)))
 }

@@ -7,7 +7,7 @@
 //! - [`faulty`]: a worker that misbehaves on purpose; [`gate`]: makes a run wait for the test; [`hold`]: stops a thread.
 //! - [`leaks`]: whether anything is left behind; [`processes`]: what `/proc` shows.
 //! - [`records`]: what lies in an output folder; [`striker`]: kills and stops workers;
-//!   [`worker_client`]: speaks to one.
+//!   [`worker_client`]: speaks to one; [`workflow_file`]: a table after the other.
 //! - [`size`]: how large a test is, and whose turn it is to storm the machine; [`skip`]: the only way in which a test is skipped.
 
 pub mod bait;
@@ -28,6 +28,7 @@ pub mod striker;
 pub mod trap_operator;
 pub mod trap_stage;
 pub mod worker_client;
+pub mod workflow_file;
 
 pub use programs::{faulty_worker, trap_library};
 pub use trap_operator::{

@@ -1,12 +1,12 @@
 //! A machine and a model that exist in memory only, for tests of other crates that need a plan: the real planner makes it.
 
+mod models;
+
 use std::io;
 use std::path::Path;
 
-use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
-    DeviceView, FileKind, Files, Host, MachineView, ModelError, ModelFile, Plan, PlanOptions, RenderStyle,
-    Signature,
+    FileKind, Files, Host, MachineView, ModelError, ModelFile, Plan, PlanOptions, RenderStyle,
 };
 use orchestra_store::{ItemEntry, ListError, ListingSpec};
 
@@ -43,24 +43,10 @@ impl Host for FakeHost {
     }
 
     fn model(&self, path: &Path) -> Result<ModelFile, ModelError> {
-        let tensor = |name: &str, row: Vec<Dim>| TensorSpec {
-            name: name.to_owned(),
-            dtype: DType::F32,
-            row,
-            batch: Dim::Dynamic,
-        };
-        let one = Dim::Fixed(1);
-        let out = if self.dynamic { Dim::Dynamic } else { one };
-        let signature = Signature {
-            inputs: vec![tensor("x", vec![one; 3])],
-            outputs: vec![tensor("y", vec![out]).into()],
-            ir_version: 10,
-            opset: 20,
-            ..Signature::default()
-        };
-        // Models of one plan are told apart by it.
-        let digest = [path.as_os_str().len() as u8; 32];
-        Ok(ModelFile { digest, file_digest: digest, weights: Vec::new(), bytes: 1000, signature })
+        // The planner tells two models apart by their digests.
+        let known = if self.dynamic { "fake-open" } else { "fake" };
+        let model = models::model_of(known, 1000).ok_or(ModelError::Missing)?;
+        Ok(ModelFile { digest: [path.as_os_str().len() as u8; 32], ..model })
     }
 
     fn first_item(&self, _: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
@@ -68,16 +54,7 @@ impl Host for FakeHost {
     }
 
     fn machine(&self) -> Result<MachineView, String> {
-        let gpu = |n| DeviceView {
-            name: format!("cuda:{n}"),
-            uuid: format!("GPU-{n}"),
-            model: "fake".into(),
-            total: self.memory,
-            free: self.memory,
-            mps: true,
-            node: None,
-        };
-        let devices = (0..self.devices).map(gpu).collect();
+        let devices = models::gpus(self.devices, self.memory, self.memory);
         Ok(MachineView { cores: 4, memory: 8 << 30, devices, ..MachineView::default() })
     }
 }

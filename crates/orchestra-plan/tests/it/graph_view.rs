@@ -7,80 +7,34 @@ use std::path::Path;
 
 use crate::common::{DIGITS, FakeHost, digits};
 use orchestra_plan::{Edge, GraphNode, GraphView, PlanOptions};
+use orchestra_testkit::workflow_file::WorkflowFile;
 use proptest::prelude::*;
 
 /// Two preparations, a model with two inputs and two outputs, models behind a model, many sinks.
-const BRANCHES: &str = r#"
-version = 1
-name = "branches"
-[sources.photos]
-kind = "images"
-paths = ["images/2021", "images/2022", "images/<old> & \"older\"/*.jpg", "images/2024"]
-[models.two]
-path = "two.onnx"
-[models.features]
-path = "embed.onnx"
-devices = ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
-[models.head]
-path = "head.onnx"
-devices = ["cuda:0", "cpu"]
-[stages.small]
-kind = "image"
-from = "photos"
-size = [8, 8]
-[stages.mask]
-kind = "image"
-from = "photos"
-size = [8, 8]
-color = "gray"
-layout = "nhwc"
-dtype = "u8"
-filter = "nearest"
-[stages.find]
-kind = "infer"
-inputs = { image = "small", mask = "mask" }
-model = "two"
-[stages.embed]
-kind = "infer"
-from = "small"
-model = "features"
-[stages.judge]
-kind = "infer"
-from = "embed"
-model = "head"
-[stages.judge-with-a-name-that-is-longer-than-anybody-would-want]
-kind = "infer"
-from = "embed"
-model = "head"
-[stages.what]
-kind = "classify"
-from = "find.scores"
-[stages.best]
-kind = "classify"
-from = "judge"
-top_k = 2
-scores = "sigmoid"
-[stages.second]
-kind = "classify"
-from = "judge-with-a-name-that-is-longer-than-anybody-would-want"
-[sinks.found]
-kind = "jsonl"
-from = "find"
-[sinks.pixels]
-kind = "jsonl"
-from = "small"
-[sinks.what]
-kind = "jsonl"
-from = "what"
-[sinks.best]
-kind = "jsonl"
-from = "best"
-path = "nested/best.jsonl"
-ordered = true
-[sinks.second]
-kind = "jsonl"
-from = "second"
-"#;
+fn branches() -> WorkflowFile {
+    let photos = "paths = ['images/2021', 'images/2022', 'images/<old> & \"older\"/*.jpg', 'images/2024']";
+    let mask = "size = [8, 8]\ncolor = 'gray'\nlayout = 'nhwc'\ndtype = 'u8'\nfilter = 'nearest'";
+    let long = "judge-with-a-name-that-is-longer-than-anybody-would-want";
+    WorkflowFile::new()
+        .source("photos", "images", photos)
+        .model("two", "two.onnx")
+        .table("models.features", "path = 'embed.onnx'\ndevices = ['cuda:0', 'cuda:1', 'cuda:2', 'cuda:3']")
+        .table("models.head", "path = 'head.onnx'\ndevices = ['cuda:0', 'cpu']")
+        .stage("small", "image", "photos", "size = [8, 8]")
+        .stage("mask", "image", "photos", mask)
+        .table("stages.find", "kind = 'infer'\ninputs = { image = 'small', mask = 'mask' }\nmodel = 'two'")
+        .infer("embed", "small", "features")
+        .infer("judge", "embed", "head")
+        .infer(long, "embed", "head")
+        .stage("what", "classify", "find.scores", "")
+        .stage("best", "classify", "judge", "top_k = 2\nscores = 'sigmoid'")
+        .stage("second", "classify", long, "")
+        .sink("found", "jsonl", "find")
+        .sink("pixels", "jsonl", "small")
+        .sink("what", "jsonl", "what")
+        .table("sinks.best", "kind = 'jsonl'\nfrom = 'best'\npath = 'nested/best.jsonl'\nordered = true")
+        .sink("second", "jsonl", "second")
+}
 
 /// Two pipelines, and a name that has to be escaped.
 fn pipelines() -> (std::path::PathBuf, String) {
@@ -109,7 +63,7 @@ fn a_graph_gets_its_picture() {
 
 #[test]
 fn the_view_says_what_flows_and_where_it_runs() {
-    let view = view(BRANCHES);
+    let view = view(&branches());
     let [branches] = &view.pipelines[..] else { panic!("{view:?}") };
     let node = |node: &GraphNode| {
         let (details, devices) = (node.details.join(", "), node.devices.join(" "));
@@ -163,7 +117,7 @@ fn the_view_says_what_flows_and_where_it_runs() {
 
 #[test]
 fn long_texts_are_shortened_and_all_tensors_of_an_edge_are_shown() {
-    let picture = view(BRANCHES).to_mermaid();
+    let picture = view(&branches()).to_mermaid();
     for shown in [
         "and 2 more",
         "4 devices",

@@ -2,47 +2,30 @@
 
 use crate::common::FakeHost;
 use orchestra_plan::{Plan, PlanOptions};
+use orchestra_testkit::workflow_file::WorkflowFile;
 
-const FILE: &str = r#"version = 1
-[tasks.prepare]
-command = "split {output}"
-[tasks.train]
-command = "train {tasks.prepare.output} {lr} {output}"
-matrix = { lr = [0.1, 0.01] }
-[tasks.apart]
-command = "true"
-[tasks.upload]
-command = ["cp", "{sinks.results.path}", "bucket"]
-after = "sinks.failed"
-[tasks.tell]
-command = "mail"
-after = "upload"
-
-[sources.scans]
-kind = "images"
-paths = ["{tasks.prepare.output}/*.{png,jpg}", "more"]
-[models.digits]
-path = "{tasks.train[lr=0.1].output}/digits.onnx"
-labels = "labels10.txt"
-[stages.small]
-kind = "image"
-from = "scans"
-size = [32, 32]
-color = "gray"
-[stages.run]
-kind = "infer"
-from = "small"
-model = "digits"
-[stages.digit]
-kind = "classify"
-from = "run"
-[sinks.results]
-kind = "jsonl"
-from = "digit"
-[sinks.failed]
-kind = "csv"
-from = "failures"
-"#;
+fn file() -> String {
+    WorkflowFile::new()
+        .table("tasks.prepare", "command = \"split {output}\"")
+        .table(
+            "tasks.train",
+            "command = 'train {tasks.prepare.output} {lr} {output}'\nmatrix = { lr = [0.1, 0.01] }",
+        )
+        .table("tasks.apart", "command = 'true'")
+        .table("tasks.upload", "command = ['cp', '{sinks.results.path}', 'bucket']\nafter = \"sinks.failed\"")
+        .table("tasks.tell", "command = 'mail'\nafter = 'upload'")
+        .source("scans", "images", "paths = ['{tasks.prepare.output}/*.{png,jpg}', 'more']")
+        .table(
+            "models.digits",
+            "path = \"{tasks.train[lr=0.1].output}/digits.onnx\"\nlabels = \"labels10.txt\"",
+        )
+        .gray("small", "scans", [32, 32], "")
+        .infer("run", "small", "digits")
+        .stage("digit", "classify", "run", "")
+        .results("digit")
+        .sink("failed", "csv", "failures")
+        .to_string()
+}
 
 fn after(done: &[&str]) -> PlanOptions {
     let tasks_done = Some(done.iter().map(|id| (*id).to_owned()).collect());
@@ -60,7 +43,7 @@ fn errors(text: &str, done: &[&str]) -> Vec<String> {
 #[test]
 fn what_uses_values_of_tasks_is_planned_when_these_are_done_and_tasks_are_planned_at_once() {
     for done in [&[][..], &["prepare"], &["prepare", "train[lr=0.01]", "apart"]] {
-        let early = plan(FILE, done);
+        let early = plan(&file(), done);
         let late = early.late.unwrap();
         assert_eq!(late.tasks, ["prepare", "train[lr=0.1]"]);
         assert_eq!(late.tables, ["model `digits`", "source `scans`"]);
@@ -68,7 +51,7 @@ fn what_uses_values_of_tasks_is_planned_when_these_are_done_and_tasks_are_planne
         assert_eq!((early.tasks.tasks.len(), early.pipelines.len(), early.sinks.len()), (6, 0, 0));
         assert!(early.fingerprint.is_empty() && early.devices.is_empty());
     }
-    let all = plan(FILE, &["prepare", "train[lr=0.1]"]);
+    let all = plan(&file(), &["prepare", "train[lr=0.1]"]);
     assert!(all.late.is_none());
     assert_eq!((all.tasks.tasks.len(), all.pipelines.len(), all.sinks.len()), (6, 1, 2));
     let read: Vec<&String> = all.fingerprint.iter().map(|(part, _)| part).collect();
@@ -85,7 +68,7 @@ fn what_uses_values_of_tasks_is_planned_when_these_are_done_and_tasks_are_planne
 #[test]
 fn a_task_comes_after_the_sinks_that_it_names_and_those_whose_paths_it_uses() {
     for done in [&[][..], &["prepare", "train[lr=0.1]"]] {
-        let plan = plan(FILE, done);
+        let plan = plan(&file(), done);
         let upload = plan.tasks.tasks.iter().find(|task| task.id == "upload").unwrap();
         assert_eq!(upload.command, ["cp", "/flows/out/results.jsonl", "bucket"]);
         assert_eq!(upload.after_sinks, ["failed", "results"]);
@@ -97,7 +80,7 @@ fn a_task_comes_after_the_sinks_that_it_names_and_those_whose_paths_it_uses() {
 #[test]
 fn folders_with_characters_of_patterns_in_their_names_are_no_patterns() {
     let options = PlanOptions { output: Some("/o[1]*".into()), ..after(&["prepare", "train[lr=0.1]"]) };
-    let plan = FakeHost::with_cores(1).good_with(FILE, &options);
+    let plan = FakeHost::with_cores(1).good_with(&file(), &options);
     let listing = format!("{:?}", plan.sources[0].listing);
     assert!(listing.contains(r"/o\\[1\\]\\*/tasks/prepare/output/*.{png,jpg}"), "{listing}");
     assert!(plan.models[0].path.starts_with("/o[1]*"));
@@ -106,8 +89,8 @@ fn folders_with_characters_of_patterns_in_their_names_are_no_patterns() {
 #[test]
 fn all_that_can_be_known_early_is_checked_early() {
     let with = |from: &str, to: &str| {
-        assert!(FILE.contains(from), "{from}");
-        let mut errors = errors(&FILE.replace(from, to), &[]);
+        assert!(file().contains(from), "{from}");
+        let mut errors = errors(&file().replace(from, to), &[]);
         assert_eq!(errors.len(), 1, "{to}: {errors:#?}");
         errors.remove(0)
     };
@@ -147,19 +130,19 @@ fn all_that_can_be_known_early_is_checked_early() {
 
 #[test]
 fn what_is_planned_later_has_its_errors_then_and_the_rest_has_them_at_once() {
-    let file = FILE.replace("/digits.onnx", "/photo.onnx");
+    let file = file().replace("/digits.onnx", "/photo.onnx");
     assert_eq!(plan(&file, &[]).late.unwrap().tasks.len(), 2);
     let said = errors(&file, &["prepare", "train[lr=0.1]"]);
     assert!(said.len() == 1 && said[0].contains("is no ONNX model"), "{said:?}");
     // A model that no task makes is read at once, and so is what it is fed with.
-    let file = FILE.replace("{tasks.train[lr=0.1].output}/digits.onnx", "two.onnx");
+    let file = self::file().replace("{tasks.train[lr=0.1].output}/digits.onnx", "two.onnx");
     let said = errors(&file, &[]);
     assert_eq!(said, ["model `digits` has 2 inputs, but `from` names one stage"]);
 }
 
 #[test]
 fn the_best_of_a_table_is_used_when_one_of_its_tasks_is_done() {
-    let text = FILE.replace("{tasks.train[lr=0.1].output}", "{tasks.train.best.output}").replace(
+    let text = file().replace("{tasks.train[lr=0.1].output}", "{tasks.train.best.output}").replace(
         "[tasks.train]\n",
         "[tasks.train]\nmetrics = [\"loss\"]\nbest = { metric = \"loss\", goal = \"min\" }\n",
     );

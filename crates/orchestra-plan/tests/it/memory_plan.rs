@@ -1,11 +1,12 @@
 //! How the memory of a GPU is shared out: by what a worker takes (as declared), by priority, and up to the
 //! headroom; and where its workers are kept on a machine of several NUMA nodes.
 
-use crate::common::{CROPS, DIGITS, FakeHost, infer, model, second_model, set};
+use crate::common::{DIGITS, FakeHost, crops, infer, model, second_model, set};
 use orchestra_plan::{
     DeviceView, LEAST_LOADER_BYTES, MachineView, Plan, PlanOptions, RenderStyle, WorkerGrowth, WorkerPlan,
     describe, machine_from_toml,
 };
+use orchestra_testkit::workflow_file::WorkflowFile;
 use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;
@@ -320,7 +321,8 @@ proptest! {
         batch in prop_oneof![1usize..64, 64usize..20_000],
         carries in any::<bool>(),
     ) {
-        let (text, stage) = if carries { (CROPS, "find") } else { (DIGITS, "classify") };
+        let crops = crops();
+        let (text, stage) = if carries { (&*crops, "find") } else { (DIGITS, "classify") };
         let batch = format!("{{ max = {batch} }}");
         let more = set(&[("limits.memory", &memory.to_string()), (&format!("stages.{stage}.batch"), &batch)]);
         let (plan, _) = FakeHost::with_cores(cores).plan(text, &more);
@@ -338,41 +340,22 @@ proptest! {
 }
 
 /// A model whose output has any shape, and one whose output has not.
-const OPEN: &str = r#"
-version = 1
-[sources.scans]
-kind = "images"
-paths = ["images/*.png"]
-[models.any]
-path = "any.onnx"
-[models.digits]
-path = "digits.onnx"
-[stages.pixels]
-kind = "image"
-from = "scans"
-size = [32, 32]
-[stages.scores]
-kind = "infer"
-from = "pixels"
-model = "any"
-[stages.gray]
-kind = "image"
-from = "scans"
-size = [32, 32]
-color = "gray"
-[stages.digit]
-kind = "infer"
-from = "gray"
-model = "digits"
-[sinks.results]
-kind = "jsonl"
-from = ["scores", "digit"]
-"#;
+fn open() -> WorkflowFile {
+    WorkflowFile::of_pictures("scans")
+        .model("any", "any.onnx")
+        .model("digits", "digits.onnx")
+        .stage("pixels", "image", "scans", "size = [32, 32]")
+        .infer("scores", "pixels", "any")
+        .gray("gray", "scans", [32, 32], "")
+        .infer("digit", "gray", "digits")
+        .results(["scores", "digit"])
+}
 
 #[test]
 fn outputs_of_open_shape_have_a_quarter_of_the_memory_and_slots_and_loaders_the_rest() {
     for memory in [256_u64, 1 << 10, 32 << 10].map(|mib| mib << 20) {
-        let plan = FakeHost::with_cores(8).good_with(OPEN, &set(&[("limits.memory", &memory.to_string())]));
+        let plan =
+            FakeHost::with_cores(8).good_with(&open(), &set(&[("limits.memory", &memory.to_string())]));
         let (open, fixed) = (infer(&plan, "scores"), infer(&plan, "digit"));
         let workers: usize = open.workers.iter().map(WorkerPlan::most).sum();
         let answers = (open.held_by_workers() + workers + 1) as u64;

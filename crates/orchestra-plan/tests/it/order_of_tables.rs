@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use crate::common::{CROPS, DIGITS, FakeHost};
+use crate::common::{DIGITS, FakeHost, crops};
 use orchestra_plan::{PlanOptions, describe};
 
 /// `text` from its first table on, cut before each line that opens one, and what stands before.
@@ -56,7 +56,7 @@ fn another_order_of_tables_gives_the_same_reports_and_the_same_plan() {
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let files = files.filter(|path| path.extension().is_some_and(|end| end == "toml"));
     let mut texts: Vec<String> = files.map(|path| fs::read_to_string(path).unwrap()).collect();
-    texts.extend([DIGITS.to_owned(), CROPS.to_owned()]);
+    texts.extend([DIGITS.to_owned(), crops().to_string()]);
     assert!(texts.len() >= 20);
     for host in [FakeHost::with_cores(4), FakeHost::with_gpus(2)] {
         for text in &texts {

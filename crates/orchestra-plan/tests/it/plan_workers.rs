@@ -3,63 +3,36 @@
 use crate::common::{DIGITS, FakeHost, digits, infer, on, set, workers_of};
 use orchestra_core::{Code, DeviceKind, PipelineId};
 use orchestra_plan::{PlanOptions, describe};
+use orchestra_testkit::workflow_file::WorkflowFile;
 
 #[test]
 fn all_gpus_are_used_and_the_batch_sizes_are_planned() {
     let plan = FakeHost::with_gpus(2).good(DIGITS);
     assert_eq!(workers_of(&plan, "classify"), ["cuda:0: 1 x 1", "cuda:1: 1 x 1"]);
     assert_eq!(infer(&plan, "classify").padded_to, Some(32), "a change of size costs a GPU time");
-    assert_eq!(plan.devices[1].spec.kind, DeviceKind::Cuda { uuid: "GPU-1111".into() });
+    assert_eq!(plan.devices[1].spec.kind, DeviceKind::Cuda { uuid: "GPU-1".into() });
     let memory = plan.devices[0].memory.unwrap();
     assert_eq!((memory.total >> 30, memory.free >> 30, memory.headroom >> 30), (80, 60, 2));
 }
 
-const TWO_MODELS: &str = r#"
-version = 1
-[sources.a]
-kind = "images"
-paths = ["a"]
-[sources.b]
-kind = "images"
-manifest = "-"
-[models.heavy]
-path = "digits.onnx"
-priority = 30
-[models.light]
-path = "digits.onnx"
-[stages.pa]
-kind = "image"
-from = "a"
-size = [32, 32]
-color = "gray"
-[stages.pb]
-kind = "image"
-from = "b"
-size = [32, 32]
-color = "gray"
-[stages.light]
-kind = "infer"
-from = "pb"
-model = "light"
-[stages.heavy]
-kind = "infer"
-from = "pa"
-model = "heavy"
-[sinks.a]
-kind = "jsonl"
-from = "heavy"
-[sinks.b]
-kind = "jsonl"
-from = "light"
-[sinks.pixels]
-kind = "jsonl"
-from = "pb"
-ordered = true
-"#;
+fn two_models() -> WorkflowFile {
+    WorkflowFile::new()
+        .source("a", "images", "paths = ['a']")
+        .source("b", "images", "manifest = '-'")
+        .table("models.heavy", "path = 'digits.onnx'\npriority = 30")
+        .model("light", "digits.onnx")
+        .gray("pa", "a", [32, 32], "")
+        .gray("pb", "b", [32, 32], "")
+        .infer("light", "pb", "light")
+        .infer("heavy", "pa", "heavy")
+        .sink("a", "jsonl", "heavy")
+        .sink("b", "jsonl", "light")
+        .table("sinks.pixels", "kind = 'jsonl'\nfrom = 'pb'\nordered = true")
+}
 
 #[test]
 fn unconnected_graphs_are_pipelines_that_share_cores_by_priority() {
-    let plan = FakeHost::with_cores(8).good(TWO_MODELS);
+    let plan = FakeHost::with_cores(8).good(&two_models());
     let names: Vec<&str> = plan.pipelines.iter().map(|p| p.name.as_str()).collect();
     assert_eq!(names, ["a", "b"]);
     assert_eq!(plan.pipelines[1].sinks.len(), 2);
@@ -71,11 +44,11 @@ fn unconnected_graphs_are_pipelines_that_share_cores_by_priority() {
     assert_eq!(workers_of(&plan, "heavy"), ["cpu: 6 x 1"]);
     assert_eq!(workers_of(&plan, "light"), ["cpu: 2 x 1"]);
     for (cores, heavy, light) in [(1, "1 x 1", "1 x 1"), (4, "3 x 1", "1 x 1"), (64, "8 x 6", "8 x 2")] {
-        let plan = FakeHost::with_cores(cores).good(TWO_MODELS);
+        let plan = FakeHost::with_cores(cores).good(&two_models());
         assert_eq!(workers_of(&plan, "heavy"), [format!("cpu: {heavy}")], "{cores}");
         assert_eq!(workers_of(&plan, "light"), [format!("cpu: {light}")], "{cores}");
     }
-    let equal = FakeHost::with_cores(1).good(&TWO_MODELS.replace("priority = 30", ""));
+    let equal = FakeHost::with_cores(1).good(&two_models().replace("priority = 30", ""));
     assert_eq!(workers_of(&equal, "heavy"), ["cpu: 1 x 1"]);
 }
 
@@ -200,12 +173,12 @@ fn several_batches_at_once_take_their_cores_and_slots_and_are_told_of() {
 #[test]
 fn a_model_may_have_devices_of_its_own() {
     let host = FakeHost::with_gpus(2);
-    let plan = host.good(&TWO_MODELS.replace("priority = 30", "devices = [\"cuda:1\"]"));
+    let plan = host.good(&two_models().replace("priority = 30", "devices = [\"cuda:1\"]"));
     assert_eq!(workers_of(&plan, "heavy"), ["cuda:1: 1 x 1"]);
     assert_eq!(workers_of(&plan, "light"), ["cuda:0: 1 x 1", "cuda:1: 1 x 1"]);
-    let plan = host.good(&TWO_MODELS.replace("priority = 30", "devices = [\"cpu\"]"));
+    let plan = host.good(&two_models().replace("priority = 30", "devices = [\"cpu\"]"));
     assert_eq!(workers_of(&plan, "heavy"), ["cpu: 8 x 2"]);
-    let errors = host.errors(&TWO_MODELS.replace("priority = 30", "devices = [\"cuda:1\"]"), &on(&["cpu"]));
+    let errors = host.errors(&two_models().replace("priority = 30", "devices = [\"cuda:1\"]"), &on(&["cpu"]));
     assert_eq!(errors, ["device `cuda:1` is not among the devices in use"]);
 }
 
@@ -213,7 +186,7 @@ fn a_model_may_have_devices_of_its_own() {
 fn devices_of_the_command_line_replace_those_of_the_file() {
     let host = FakeHost::with_gpus(2);
     assert_eq!(workers_of(&host.good_with(DIGITS, &on(&["cuda:1"])), "classify"), ["cuda:1: 1 x 1"]);
-    assert_eq!(workers_of(&host.good_with(DIGITS, &on(&["GPU-0000"])), "classify"), ["cuda:0: 1 x 1"]);
+    assert_eq!(workers_of(&host.good_with(DIGITS, &on(&["GPU-0"])), "classify"), ["cuda:0: 1 x 1"]);
     assert_eq!(workers_of(&host.good_with(DIGITS, &on(&["cpu"])), "classify"), ["cpu: 8 x 2"]);
     let (_, diags) = host.plan(DIGITS, &on(&["cuda:0", "cuda:7"]));
     let error = diags.errors().next().unwrap();

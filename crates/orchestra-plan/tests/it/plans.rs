@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::common::{CROPS, DIGITS, FakeHost, digits, infer, on, set, workers_of};
+use crate::common::{DIGITS, FakeHost, crops, digits, infer, on, set, workers_of};
 use orchestra_core::data::ColumnType;
 use orchestra_core::{ConvSearch, DType, Fit, ImageSpec, SinkId, SourceId, StageId, Trim};
 use orchestra_plan::{BETWEEN_COMMITS, MaxFailed, Origin, PlanOptions, RenderStyle, describe};
+use orchestra_testkit::workflow_file::WorkflowFile;
 
 #[test]
 fn a_small_workflow_gets_every_default() {
@@ -154,54 +155,21 @@ fn offline_plans_look_at_no_machine() {
 
 #[test]
 fn models_in_a_row_and_models_with_several_inputs_are_wired() {
-    let plan = FakeHost::with_cores(4).good(
-        r#"
-version = 1
-[sources.s]
-kind = "images"
-paths = ["images"]
-[models.two]
-path = "two.onnx"
-[models.embed]
-path = "embed.onnx"
-[models.head]
-path = "head.onnx"
-custom_ops = ["ops.so"]
-[stages.head]
-kind = "infer"
-from = "embed.features"
-model = "head"
-[stages.embed]
-kind = "infer"
-from = "image"
-model = "embed"
-[stages.two]
-kind = "infer"
-inputs = { mask = "mask", image = "image.pixels" }
-model = "two"
-[stages.image]
-kind = "image"
-from = "s"
-size = [8, 8]
-[stages.mask]
-kind = "image"
-from = "s"
-size = [8, 8]
-color = "gray"
-layout = "nhwc"
-dtype = "u8"
-[stages.best]
-kind = "classify"
-from = "two.scores"
-labels = "labels3.txt"
-[sinks.best]
-kind = "jsonl"
-from = "best"
-[sinks.head]
-kind = "jsonl"
-from = "head"
-"#,
-    );
+    let mask = "size = [8, 8]\ncolor = 'gray'\nlayout = 'nhwc'\ndtype = 'u8'";
+    let inputs = "kind = 'infer'\ninputs = { mask = 'mask', image = 'image.pixels' }\nmodel = 'two'";
+    let flow = WorkflowFile::of_pictures("s")
+        .model("two", "two.onnx")
+        .model("embed", "embed.onnx")
+        .table("models.head", "path = 'head.onnx'\ncustom_ops = ['ops.so']")
+        .infer("head", "embed.features", "head")
+        .infer("embed", "image", "embed")
+        .table("stages.two", inputs)
+        .stage("image", "image", "s", "size = [8, 8]")
+        .stage("mask", "image", "s", mask)
+        .stage("best", "classify", "two.scores", "labels = 'labels3.txt'")
+        .sink("best", "jsonl", "best")
+        .sink("head", "jsonl", "head");
+    let plan = FakeHost::with_cores(4).good(&flow);
     let place = |name: &str| plan.stages.iter().position(|s| s.name == name).unwrap();
     assert!(
         place("image") < place("embed") && place("embed") < place("head") && place("two") < place("best")
@@ -236,7 +204,7 @@ fn a_pipeline_is_linear_where_each_item_ends_in_one_sink_with_one_record() {
         ("two sinks", &second[..]),
         ("a filter", &filtered),
         ("an order", &ordered),
-        ("parts that come together", CROPS),
+        ("parts that come together", &crops()),
         ("a column that a batch carries", &carried),
     ] {
         assert_eq!(linear(text), None, "{why}");
@@ -245,11 +213,11 @@ fn a_pipeline_is_linear_where_each_item_ends_in_one_sink_with_one_record() {
 
 #[test]
 fn a_batch_carries_what_is_read_behind_it_and_nothing_else() {
-    let plan = FakeHost::with_cores(4).good(CROPS);
+    let plan = FakeHost::with_cores(4).good(&crops());
     let [picture] = infer(&plan, "find").carries[..] else { panic!("{:?}", infer(&plan, "find").carries) };
     assert_eq!((picture.from, &plan.column(picture).ty), (Origin::Source(SourceId(0)), &ColumnType::Picture));
     assert_eq!(infer(&plan, "read").carries, [], "the parts are cut out");
-    let unread = CROPS.replace("from = \"number\"", "from = \"find\"");
+    let unread = crops().replace("from = \"number\"", "from = \"find\"");
     let plan = FakeHost::with_cores(4).good(&unread);
     assert_eq!(infer(&plan, "find").carries, [], "nothing behind it reads the picture");
 }
@@ -268,32 +236,13 @@ fn open_dimensions_of_a_model_take_the_shape_that_they_are_fed() {
 /// What the rows are trimmed to lies behind them in each slot, and no model input is missing or doubled for it.
 #[test]
 fn a_model_with_open_sides_is_given_rows_that_are_trimmed() {
-    let text = r#"
-version = 1
-[sources.scans]
-kind = "images"
-paths = ["images/*.png"]
-[models.any]
-path = "any.onnx"
-[stages.pixels]
-kind = "image"
-from = "scans"
-size = [64, 96]
-fit = "corner"
-trim = 32
-layout = "nchw"
-[stages.kept]
-kind = "filter"
-from = "pixels"
-keep = "1 > 0"
-[stages.run]
-kind = "infer"
-from = "kept"
-model = "any"
-[sinks.all]
-kind = "jsonl"
-from = "run"
-"#;
+    let pixels = "size = [64, 96]\nfit = 'corner'\ntrim = 32\nlayout = 'nchw'";
+    let text = WorkflowFile::of_pictures("scans")
+        .model("any", "any.onnx")
+        .stage("pixels", "image", "scans", pixels)
+        .stage("kept", "filter", "pixels", "keep = '1 > 0'")
+        .infer("run", "kept", "any")
+        .sink("all", "jsonl", "run");
     let of = |text: &str| {
         let plan = FakeHost::with_cores(4).good(text);
         let names = |spans: &[orchestra_core::batch_layout::TensorSpan]| {
@@ -310,7 +259,7 @@ from = "run"
     };
     let trim = Trim { input: 0, axes: [1, 2] };
     let inputs = ["f32[batch, 3, 64, 96]".to_owned(), "i64[batch, 10]".to_owned()];
-    assert_eq!(of(text), (Some(trim), inputs.to_vec(), 2, 2));
+    assert_eq!(of(&text), (Some(trim), inputs.to_vec(), 2, 2));
     assert_eq!(of(&text.replace("trim = 32", "")), (None, inputs[..1].to_vec(), 1, 1));
     // Features of a model are no rows of pictures, whatever passes them on.
     let cascade = text.replace(

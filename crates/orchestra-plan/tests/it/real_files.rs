@@ -1,49 +1,32 @@
-//! The real host: a workflow on disk with a model written by hand.
+//! The real host: a workflow on disk with a model.
 
 use std::fs;
 use std::path::Path;
 
+use orchestra_core::DType;
 use orchestra_plan::{MachineView, PlanOptions, RealHost, RenderStyle, plan};
-
-/// `x: f32[batch, 3, 2, 2] -> y: f32[batch, 2]`, byte by byte: see onnx.proto3.
-fn model() -> Vec<u8> {
-    let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, bytes.len() as u8][..], bytes].concat();
-    let value = |name: &str, dims: &[u8]| {
-        let open = field(1, &field(2, b"batch"));
-        let fixed: Vec<u8> = dims.iter().flat_map(|d| field(1, &[0x08, *d])).collect();
-        let tensor = [&[0x08, 1][..], &field(2, &[open, fixed].concat())].concat();
-        [field(1, name.as_bytes()), field(2, &field(1, &tensor))].concat()
-    };
-    let graph = [field(11, &value("x", &[3, 2, 2])), field(12, &value("y", &[2]))].concat();
-    [&[0x08, 10][..], &field(7, &graph)].concat()
-}
+use orchestra_testkit::models::spec;
+use orchestra_testkit::onnx::ModelBuilder;
+use orchestra_testkit::workflow_file::WorkflowFile;
 
 fn workflow(folder: &Path) -> std::path::PathBuf {
     for name in ["flows", "data/images", "data/models"] {
         fs::create_dir_all(folder.join(name)).unwrap();
     }
     fs::write(folder.join("data/images/a.png"), b"x").unwrap();
-    fs::write(folder.join("data/models/tiny.onnx"), model()).unwrap();
+    ModelBuilder::new("tiny")
+        .input(&spec("x", DType::F32, &[3, 2, 2]))
+        .output(&spec("y", DType::F32, &[2]))
+        .write(&folder.join("data/models"))
+        .unwrap();
     let file = folder.join("flows/tiny.toml");
-    let text = "version = 1
-[sources.s]
-kind = \"images\"
-paths = [\"../data/images/*.png\"]
-[models.tiny]
-path = \"../data/models/tiny.onnx\"
-[stages.pixels]
-kind = \"image\"
-from = \"s\"
-size = [2, 2]
-[stages.run]
-kind = \"infer\"
-from = \"pixels\"
-model = \"tiny\"
-[sinks.out]
-kind = \"jsonl\"
-from = \"run\"
-";
-    fs::write(&file, text).unwrap();
+    let flow = WorkflowFile::new()
+        .source("s", "images", "paths = ['../data/images/*.png']")
+        .model("tiny", "../data/models/tiny.onnx")
+        .stage("pixels", "image", "s", "size = [2, 2]")
+        .infer("run", "pixels", "tiny")
+        .sink("out", "jsonl", "run");
+    fs::write(&file, flow).unwrap();
     file
 }
 
@@ -68,7 +51,9 @@ fn what_is_missing_on_disk_is_reported_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = workflow(folder.path());
     fs::remove_file(folder.path().join("data/images/a.png")).unwrap();
-    fs::write(folder.path().join("data/models/tiny.onnx"), &model()[..20]).unwrap();
+    let model = folder.path().join("data/models/tiny.onnx");
+    let whole = fs::read(&model).unwrap();
+    fs::write(model, &whole[..20]).unwrap();
     let text = fs::read_to_string(&file).unwrap();
     let (plan, diags) = plan(&text, &file, &PlanOptions::default(), &host());
     assert!(plan.is_none());

@@ -10,38 +10,24 @@ use orchestra_plan::{
     Host as _, Key, Kinds, PlanOptions, SourceConnected, SourceContext, SourceKind, key, keys, keys_of_sink,
     workflow_schema,
 };
+use orchestra_testkit::workflow_file::WorkflowFile;
 use serde_json::Value as Json;
 
-const GOOD: &str = r#"version = 1
-[sources.scans]
-kind = "images"
-paths = "images/*.png"
-[models.digits]
-path = "digits.onnx"
-[stages.pixels]
-kind = "image"
-from = "scans"
-size = [32, 32]
-[stages.run]
-kind = "infer"
-from = "pixels"
-model = "digits"
-batch = { max = 8, wait = "5ms" }
-[stages.class]
-kind = "classify"
-from = "run"
-top_k = 3
-[sinks.results]
-kind = "jsonl"
-from = "class"
-[tasks.train]
-command = ["python", "train.py", 3]
-retries = { timeout = 2 }
-best = { metric = "loss", goal = "min" }
-metrics = ["loss"]
-[limits]
-memory = "4GiB"
-"#;
+fn good() -> WorkflowFile {
+    WorkflowFile::new()
+        .source("scans", "images", "paths = \"images/*.png\"")
+        .model("digits", "digits.onnx")
+        .stage("pixels", "image", "scans", "size = [32, 32]")
+        .stage("run", "infer", "pixels", "model = \"digits\"\nbatch = { max = 8, wait = \"5ms\" }")
+        .stage("class", "classify", "run", "top_k = 3")
+        .results("class")
+        .table(
+            "tasks.train",
+            "command = [\"python\", \"train.py\", 3]\nretries = { timeout = 2 }\n\
+             best = { metric = \"loss\", goal = \"min\" }\nmetrics = [\"loss\"]",
+        )
+        .table("limits", "memory = \"4GiB\"")
+}
 
 /// All of `configs/*.toml` and `examples/*/workflow.toml`.
 fn handed_out() -> Vec<PathBuf> {
@@ -80,7 +66,7 @@ fn every_file_that_is_handed_out_is_accepted() {
 
 #[test]
 fn what_is_wrong_is_refused_where_it_stands() {
-    assert_eq!(refusals(GOOD), [""; 0]);
+    assert_eq!(refusals(&good()), [""; 0]);
     for (right, wrong, refusal) in [
         ("version = 1", "", ": \"version\" is missing"),
         ("[limits]", "[limit]", "/limit: unknown key"),
@@ -111,9 +97,9 @@ fn what_is_wrong_is_refused_where_it_stands() {
         ("retries = { timeout = 2 }", "retries = 2000", "/tasks/train/retries: 2000 is above 1000"),
         ("[tasks.train]", "[tasks.\"a b\"]", "/tasks/a b: \"a b\" is not like"),
     ] {
-        assert_eq!(GOOD.matches(right).count(), 1, "{right}");
+        assert_eq!(good().matches(right).count(), 1, "{right}");
         // The comma of an inline table goes with its last key.
-        let text = GOOD.replace(right, wrong).replace(", }", " }");
+        let text = good().replace(right, wrong).replace(", }", " }");
         let refusals = refusals(&text);
         assert!(refusals.iter().any(|found| found.starts_with(refusal)), "{wrong}: {refusals:?}");
     }
@@ -131,8 +117,8 @@ fn a_variable_may_stand_for_any_value() {
         ("batch = { max = 8, wait = \"5ms\" }", "batch = \"${BATCH}\""),
         ("[limits]\nmemory = \"4GiB\"", "[variables]\nlimits = { memory = 1 }"),
     ] {
-        assert!(GOOD.contains(right), "{right}");
-        assert_eq!(refusals(&GOOD.replace(right, variable)), [""; 0], "{variable}");
+        assert!(good().contains(right), "{right}");
+        assert_eq!(refusals(&good().replace(right, variable)), [""; 0], "{variable}");
     }
 }
 

@@ -99,7 +99,7 @@ fn devices_are_gpus_or_slots_of_the_cpu() {
         let instead = if gpus == Gpus::None { Gpus::None } else { Gpus::Instead };
         assert_eq!((without.gpus, without.cpu), (instead, cpu_without), "{device}");
     }
-    for named in ["device = \"GPU-1111\"", "device = \"cuda:1\""] {
+    for named in ["device = \"GPU-1\"", "device = \"cuda:1\""] {
         assert_eq!(demand(FakeHost::with_gpus(2), named).gpus, Gpus::This(1));
         let errors = FakeHost::with_cores(4).errors(&text(named), &PlanOptions::default());
         assert!(
@@ -108,7 +108,7 @@ fn devices_are_gpus_or_slots_of_the_cpu() {
         );
     }
     let plan = FakeHost::with_gpus(2).good(&text("gpu_memory = \"20GiB\""));
-    assert_eq!((&plan.tasks.gpus[1].uuid[..], plan.tasks.gpus[1].memory), ("GPU-1111", Some(58 << 30)));
+    assert_eq!((&plan.tasks.gpus[1].uuid[..], plan.tasks.gpus[1].memory), ("GPU-1", Some(58 << 30)));
     for (device, said) in [
         ("device = 3", "asks for 3 GPUs, and no lease can have that"),
         ("gpu_memory = \"59GiB\"", "asks for 59 GiB of a GPU"),

@@ -4,13 +4,16 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use orchestra_core::{DType, Dim, Program, SandboxRules, TensorSpec};
+use orchestra_core::{Program, SandboxRules};
 use orchestra_plan::{
-    BatchPlan, DeviceView, Diagnostics, FileKind, Files, Host, LookRequest, MachineView, ModelError,
-    ModelFile, Plan, PlanOptions, RenderStyle, Signature,
+    BatchPlan, Diagnostics, FileKind, Files, Host, LookRequest, MachineView, ModelError, ModelFile, Plan,
+    PlanOptions, RenderStyle,
 };
 use orchestra_store::{FileKinds as _, ItemEntry, ListError, ListingSpec};
+use orchestra_testkit::workflow_file::WorkflowFile;
 
+#[path = "../../fake/models.rs"]
+mod models;
 pub mod schema;
 
 pub const FOLDER: &str = "/flows";
@@ -29,19 +32,10 @@ impl FakeHost {
 
     /// A machine with GPUs of 80 GiB, of which 60 are free.
     pub fn with_gpus(n: usize) -> Self {
-        let gpu = |n| DeviceView {
-            name: format!("cuda:{n}"),
-            uuid: format!("GPU-{n}{n}{n}{n}"),
-            model: "H100".into(),
-            total: 80 << 30,
-            free: 60 << 30,
-            mps: true,
-            node: None,
-        };
         Self::with(MachineView {
             cores: 16,
             memory: 64 << 30,
-            devices: (0..n).map(gpu).collect(),
+            devices: models::gpus(n, 80 << 30, 60 << 30),
             ..MachineView::default()
         })
     }
@@ -168,36 +162,15 @@ impl Host for FakeHost {
     }
 
     fn model(&self, path: &Path) -> Result<ModelFile, ModelError> {
-        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-        let signature = match name {
-            "digits.onnx" | "large.onnx" => signature(&["image:f32:?,1,32,32"], &["logits:f32:?,10"]),
-            "boxes.onnx" => signature(&["image:f32:?,1,32,32"], &["boxes:f32:?,20,5"]),
-            "score.onnx" => signature(&["image:f32:?,1,32,32"], &["score:f32:?"]),
-            "four.onnx" => signature(&["image:f32:4,1,32,32"], &["logits:f32:4,10"]),
-            "bytes.onnx" => signature(&["image:u8:?,64,48,3"], &["logits:f16:?,3,1,1"]),
-            "any.onnx" => signature(&["image:f32:?,3,?,?"], &["scores:f32:?,?"]),
-            "two.onnx" => {
-                signature(&["image:f32:?,3,8,8", "mask:u8:?,8,8,1"], &["scores:f32:?,3", "boxes:f32:?,?,4"])
+        let name = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_suffix(".onnx"));
+        match name.ok_or(ModelError::Missing)? {
+            "cut" => Err(ModelError::Truncated(1234)),
+            "photo" => Err(ModelError::NotOnnx("it holds no graph".into())),
+            name => {
+                let bytes = if name == "large" { 98 << 20 } else { 1 << 20 };
+                models::model_of(name, bytes).ok_or(ModelError::Missing)
             }
-            "yolo.onnx" => signature(&["image:f32:?,1,32,32"], &["output0:f32:?,14,21"]),
-            "ssd.onnx" => signature(&["image:f32:?,1,32,32"], &["boxes:f32:?,20,4", "scores:f32:?,20,3"]),
-            "dbnet.onnx" => signature(&["image:f32:?,1,32,32"], &["maps:f32:?,1,32,32"]),
-            "embed.onnx" => signature(&["image:f32:?,3,8,8"], &["features:f32:?,16"]),
-            "embed_any.onnx" => signature(&["image:f32:?,3,?,?"], &["features:f32:?,16"]),
-            "open_two.onnx" => signature(&["image:f32:?,3,?,?", "mask:f32:?,?,?,?"], &["logits:f32:?,3"]),
-            "head.onnx" => signature(&["features:f32:?,16"], &["logits:f32:?,3"]),
-            "loop.onnx" => signature(&["x:f32:?"], &["y:f32:?"]),
-            "text.onnx" => signature(&["image:f32:?,1,32,32"], &["letters:f32:?,40,97"]),
-            "tokens.onnx" => signature(&["ids:i64:?,128"], &["ids:i64:?,3"]),
-            "sloppy.onnx" => signature(&["image:f32:?,1,32,32"], &["logits:f32:1,10"]),
-            "uneven.onnx" => signature(&["image:f32:4,1,32,32"], &["logits:f32:2,10"]),
-            "cut.onnx" => return Err(ModelError::Truncated(1234)),
-            "photo.onnx" => return Err(ModelError::NotOnnx("it holds no graph".into())),
-            _ => return Err(ModelError::Missing),
-        };
-        let digest = [name.len() as u8; 32];
-        let bytes = if name == "large.onnx" { 98 << 20 } else { 1 << 20 };
-        Ok(ModelFile { digest, file_digest: digest, weights: Vec::new(), bytes, signature })
+        }
     }
 
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
@@ -224,24 +197,6 @@ impl Host for FakeHost {
 
     fn machine(&self) -> Result<MachineView, String> {
         self.machine.clone()
-    }
-}
-
-/// `name:dtype:batch,dim,dim`, with `?` for open dimensions.
-fn signature(inputs: &[&str], outputs: &[&str]) -> Signature {
-    let tensor = |text: &&str| {
-        let parts: Vec<&str> = text.split(':').collect();
-        let dtype = *DType::ALL.iter().find(|d| d.name() == parts[1]).unwrap();
-        let dims: Vec<Dim> =
-            parts[2].split(',').map(|d| d.parse().map_or(Dim::Dynamic, Dim::Fixed)).collect();
-        TensorSpec { name: parts[0].into(), dtype, row: dims[1..].to_vec(), batch: dims[0] }
-    };
-    Signature {
-        inputs: inputs.iter().map(tensor).collect(),
-        outputs: outputs.iter().map(tensor).map(Into::into).collect(),
-        ir_version: 10,
-        opset: 20,
-        ..Signature::default()
     }
 }
 
@@ -301,40 +256,17 @@ pub fn second_model(keys: &str) -> String {
 }
 
 /// A page, the parts that a model finds on it, and what another model makes of each part, brought together again.
-pub const CROPS: &str = r#"
-version = 1
-[sources.pages]
-kind = "images"
-paths = ["images/*.png"]
-[models.boxes]
-path = "boxes.onnx"
-[models.digits]
-path = "digits.onnx"
-[stages.small]
-kind = "image"
-from = "pages"
-size = [32, 32]
-color = "gray"
-[stages.find]
-kind = "infer"
-from = "small"
-model = "boxes"
-[stages.parts]
-kind = "crop"
-from = ["pages", "find"]
-size = [32, 32]
-color = "gray"
-[stages.read]
-kind = "infer"
-from = "parts"
-model = "digits"
-[stages.number]
-kind = "gather"
-from = "read"
-[sinks.results]
-kind = "jsonl"
-from = "number"
-"#;
+pub fn crops() -> WorkflowFile {
+    WorkflowFile::of_pictures("pages")
+        .model("boxes", "boxes.onnx")
+        .model("digits", "digits.onnx")
+        .gray("small", "pages", [32, 32], "")
+        .infer("find", "small", "boxes")
+        .stage("parts", "crop", ["pages", "find"], "size = [32, 32]\ncolor = 'gray'")
+        .infer("read", "parts", "digits")
+        .stage("number", "gather", "read", "")
+        .results("number")
+}
 
 /// The batch stage of this name.
 #[track_caller]
