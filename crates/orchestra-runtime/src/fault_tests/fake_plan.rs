@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use orchestra_plan::Plan;
+use orchestra_testkit::workflow_file::WorkflowFile;
 
 use super::stage::{Stage, check_plan};
 
@@ -20,18 +21,9 @@ pub fn plan_of(stage: &Stage) -> Plan {
 /// The same, of which the items are requests for rows of the model.
 pub fn plan_of_requests(stage: &Stage) -> Plan {
     let host = fake::FakeHost { devices: stage.devices, dynamic: stage.dynamic, memory: 80 << 30 };
-    let pixels = "[stages.pixels]\nkind = \"image\"\nfrom = \"items\"\nsize = [1, 1]\ncolor = \"gray\"\n";
-    let text = [
-        ("kind = \"images\"\npaths = [\"items\"]", "kind = \"request\"\ncolumns = { x = \"f32[1, 1, 1]\" }"),
-        (pixels, ""),
-        ("from = \"pixels\"", "from = \"items\""),
-        ("kind = \"jsonl\"", "kind = \"reply\""),
-    ];
-    let text = text.into_iter().fold(workflow(stage), |text, (of, by)| {
-        assert!(text.contains(of), "{of}\n{text}");
-        text.replace(of, by)
-    });
-    fake::plan_of(&text, &host)
+    let flow = WorkflowFile::new().source("items", "request", "columns = { x = 'f32[1, 1, 1]' }");
+    let flow = read(flow, stage, "items").sink("all", "reply", "read");
+    fake::plan_of(&settings(flow, stage), &host)
 }
 
 /// The plan of a workflow without a model.
@@ -40,53 +32,33 @@ pub fn plan_of_text(workflow: &str) -> Plan {
     fake::plan_of(workflow, &host)
 }
 
-fn workflow(stage: &Stage) -> String {
-    let devices: Vec<String> = (0..stage.devices).map(|d| format!("\"cuda:{d}\"")).collect();
-    let mut model = format!("workers = {}\nstreams = {}\n", stage.workers, stage.streams);
+fn workflow(stage: &Stage) -> WorkflowFile {
+    let flow = WorkflowFile::new().source("items", "images", "paths = ['items']");
+    let flow = read(flow.gray("pixels", "items", [1, 1], ""), stage, "pixels").sink("all", "jsonl", "read");
+    if !stage.is_double {
+        return settings(flow, stage);
+    }
+    let other = format_args!("path = 'other.onnx'\nworkers = {}", stage.workers).to_string();
+    let flow = flow.table("models.other", other).infer("second", "pixels", "other");
+    settings(flow.sink("more", "jsonl", "second"), stage)
+}
+
+/// The stage and its model.
+fn read(flow: WorkflowFile, stage: &Stage, from: &str) -> WorkflowFile {
+    let mut model = format!("path = 'fake.onnx'\nworkers = {}\nstreams = {}\n", stage.workers, stage.streams);
     if stage.gpus.is_none() || stage.is_declared {
         let gib = stage.gpus.as_ref().map_or("0.001".to_owned(), |_| stage.takes.to_string());
-        writeln!(model, "memory = \"{gib}GiB\"").unwrap();
-    }
-    let mut more = String::new();
-    if stage.is_double {
-        more = format!(
-            "[models.other]\npath = \"other.onnx\"\nworkers = {}\n[stages.second]\nkind = \"infer\"\nfrom = \"pixels\"\n\
-             model = \"other\"\n[sinks.more]\nkind = \"jsonl\"\nfrom = \"second\"\n",
-            stage.workers
-        );
+        writeln!(model, "memory = '{gib}GiB'").unwrap();
     }
     if let Some(batches) = stage.recycle_after {
         writeln!(model, "recycle = {{ batches = {batches} }}").unwrap();
     }
-    format!(
-        r#"
-version = 1
-[sources.items]
-kind = "images"
-paths = ["items"]
-[models.fake]
-path = "fake.onnx"
-{model}
-[stages.pixels]
-kind = "image"
-from = "items"
-size = [1, 1]
-color = "gray"
-[stages.read]
-kind = "infer"
-from = "pixels"
-model = "fake"
-batch = {{ max = {max}, wait = "5ms" }}
-[sinks.all]
-kind = "jsonl"
-from = "read"
-[limits]
-batch_timeout = "{timeout}ms"
-[devices]
-use = [{devices}]
-{more}"#,
-        max = stage.max_batch,
-        timeout = stage.batch_timeout.as_millis(),
-        devices = devices.join(", "),
-    )
+    let batch = format!("model = 'fake'\nbatch = {{ max = {}, wait = '5ms' }}", stage.max_batch);
+    flow.table("models.fake", model).stage("read", "infer", from, batch)
+}
+
+fn settings(flow: WorkflowFile, stage: &Stage) -> WorkflowFile {
+    let devices: Vec<String> = (0..stage.devices).map(|d| format!("cuda:{d}")).collect();
+    let timeout = format!("batch_timeout = '{}ms'", stage.batch_timeout.as_millis());
+    flow.table("limits", timeout).table("devices", format!("use = {devices:?}"))
 }

@@ -4,11 +4,13 @@
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
-use std::sync::Mutex as StdMutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
+use orchestra_core::restart::RestartPolicy;
 use orchestra_core::{DeviceKind, WorkerExit};
+use orchestra_plan::Plan;
 use orchestra_worker::codec::{self, FrameDecoder};
 use orchestra_worker::frames::{FromWorker, ToWorker};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
@@ -19,8 +21,10 @@ use super::gpus::Gpus;
 use super::log::{Log, What};
 use super::script::{KILLED, Script, Start, ms};
 use crate::child::spawn::{Launched, WorkerProcess};
-use crate::fleet::launcher::EngineSpec;
-use crate::fleet::launcher::WorkerMemory;
+use crate::context::{RunOptions, Timeouts};
+use crate::fleet::device_watch::DeviceOptions;
+use crate::fleet::launcher::{EngineSpec, WorkerMemory};
+use crate::tasks::groups::GroupOwner;
 
 /// Room of each in-memory stream in bytes: as much as a socket has, so that neither side waits for the other to read.
 pub const STREAM: usize = 256 << 10;
@@ -48,6 +52,25 @@ pub struct FakeEngine {
     /// Bytes of what its workers are to load.
     pub spec_bytes: usize,
     starts: StdMutex<Vec<usize>>,
+}
+
+/// A run whose batch stages have this engine, and that has nothing else of its own.
+pub fn options_with(plan: &Plan, engine: FakeEngine) -> RunOptions {
+    let engine: Arc<dyn EngineSpec> = Arc::new(engine);
+    RunOptions {
+        engine: None,
+        loaders: None,
+        keepers: None,
+        group_owner: GroupOwner::Host,
+        tasks_only: false,
+        first_part: None,
+        engines: plan.batch_stages().map(|(id, _)| (id, Arc::clone(&engine))).collect(),
+        timeouts: Timeouts::default(),
+        restart: RestartPolicy::default(),
+        trace: None,
+        events: None,
+        devices: DeviceOptions::default(),
+    }
 }
 
 impl FakeEngine {

@@ -13,17 +13,14 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::fake_plan::plan_of_requests;
-use super::fake_process::{FakeEngine, Launch};
+use super::fake_process::{FakeEngine, Launch, options_with};
 use super::fake_worker::answer_to;
 use super::log::Log;
 use super::script::*;
 use super::stage::Stage;
 use crate::context::RunOptions;
-use crate::fleet::device_watch::DeviceOptions;
-use crate::fleet::launcher::EngineSpec;
 use crate::flow::ticket::RequestContent;
 use crate::requests::{ProcessError, ReplyRecord, Request, RequestFlow, RequestFlowOptions, StartFlowError};
-use crate::tasks::groups::GroupOwner;
 
 async fn start(
     stage: &Stage,
@@ -40,21 +37,8 @@ async fn start_with(
     script_of: impl Fn(Launch) -> Script + Send + Sync + 'static,
 ) -> Result<RequestFlow, StartFlowError> {
     let plan = plan_of_requests(stage);
-    let engine: Arc<dyn EngineSpec> = Arc::new(FakeEngine::new(log.clone(), script_of));
-    let run = RunOptions {
-        engine: None,
-        loaders: None,
-        keepers: None,
-        group_owner: GroupOwner::Host,
-        tasks_only: false,
-        first_part: None,
-        engines: plan.batch_stages().map(|(stage, _)| (stage, Arc::clone(&engine))).collect(),
-        timeouts: stage.timeouts,
-        restart: stage.restart,
-        trace: None,
-        events: None,
-        devices: DeviceOptions::default(),
-    };
+    let options = options_with(&plan, FakeEngine::new(log.clone(), script_of));
+    let run = RunOptions { timeouts: stage.timeouts, restart: stage.restart, ..options };
     RequestFlow::start(plan, RequestFlowOptions { run, most_requests }).await
 }
 

@@ -5,40 +5,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestra_core::restart::RestartPolicy;
+use orchestra_testkit::workflow_file::WorkflowFile;
 use ractor::{ActorCell, ActorStatus, Message};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
 use super::fake_plan::plan_of_text;
-use super::fake_process::FakeEngine;
+use super::fake_process::{FakeEngine, options_with};
 use super::log::Log;
 use super::script::*;
 use crate::child::spawn::ProcessLauncher;
-use crate::context::{RunOptions, Timeouts};
-use crate::fleet::device_watch::DeviceOptions;
-use crate::fleet::launcher::EngineSpec;
+use crate::context::RunOptions;
 use crate::messages::{DeviceMsg, PipelineMsg};
 use crate::start::{Earlier, RunHandle, RunOutcome, prepare};
 use crate::tasks::actor::TasksMsg;
-use crate::tasks::groups::GroupOwner;
-
-const WORKFLOW: &str = r#"
-version = 1
-[sources.numbers]
-kind = "random"
-items = 100
-shape = [1, 1, 1]
-[models.fake]
-path = "fake.onnx"
-[stages.read]
-kind = "infer"
-from = "numbers"
-model = "fake"
-[sinks.all]
-kind = "jsonl"
-from = "read"
-"#;
 
 /// What of the workflow is run.
 #[derive(PartialEq)]
@@ -49,29 +29,23 @@ enum Only {
 
 /// A run that would go on for ever: its workers hang, and its commands never begin.
 async fn start(only: Only, output: &Path) -> RunHandle {
-    let tasks = if only == Only::Tasks { "[tasks.one]\ncommand = [\"true\"]\n" } else { "" };
-    let mut plan = plan_of_text(&format!("{WORKFLOW}{tasks}"));
+    let mut flow = WorkflowFile::new()
+        .source("numbers", "random", "items = 100\nshape = [1, 1, 1]")
+        .model("fake", "fake.onnx")
+        .infer("read", "numbers", "fake")
+        .sink("all", "jsonl", "read");
+    if only == Only::Tasks {
+        flow = flow.table("tasks.one", "command = ['true']");
+    }
+    let mut plan = plan_of_text(&flow);
     for sink in &mut plan.sinks {
         sink.path = output.join(sink.path.strip_prefix(&plan.output).unwrap());
     }
     plan.output = output.to_owned();
-    let engine: Arc<dyn EngineSpec> =
-        Arc::new(FakeEngine::new(Log::start(), |_| Script::at_every_run(RunFault::Hang)));
+    let engine = FakeEngine::new(Log::start(), |_| Script::at_every_run(RunFault::Hang));
     let keeper = ProcessLauncher { program: "sleep".into(), args: vec!["1000".into()], env: Vec::new() };
-    let options = RunOptions {
-        engine: None,
-        loaders: None,
-        keepers: Some(keeper),
-        group_owner: GroupOwner::Host,
-        tasks_only: only == Only::Tasks,
-        first_part: None,
-        engines: plan.batch_stages().map(|(id, _)| (id, Arc::clone(&engine))).collect(),
-        timeouts: Timeouts::default(),
-        restart: RestartPolicy::default(),
-        trace: None,
-        events: None,
-        devices: DeviceOptions::default(),
-    };
+    let options = options_with(&plan, engine);
+    let options = RunOptions { keepers: Some(keeper), tasks_only: only == Only::Tasks, ..options };
     let prepared = prepare(Arc::new(plan), Earlier::GoOn, None, None).unwrap();
     prepared.start(options).await.unwrap()
 }

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use super::account::{Account, Outcome};
 use super::audit;
 use super::fake_plan::plan_of;
-use super::fake_process::{FakeEngine, Launch};
+use super::fake_process::{FakeEngine, Launch, options_with};
 use super::gpus::{self, Gpus};
 use super::log::Log;
 use super::probe::{Probe, Watcher};
@@ -31,14 +31,12 @@ use crate::batch::stage::BatchStage;
 use crate::context::{RunContext, RunOptions, Timeouts};
 use crate::fleet::device_manager::DeviceManager;
 use crate::fleet::device_watch::DeviceOptions;
-use crate::fleet::launcher::EngineSpec;
 use crate::flow::chain::{Chain, ChainTargets};
 use crate::flow::ends::Ends;
 use crate::flow::processor::Processor;
 use crate::flow::ticket::Ticket;
 use crate::flow::token::Token;
 use crate::messages::{BatcherMsg, DeviceMsg, PipelineMsg, RootMsg};
-use crate::tasks::groups::GroupOwner;
 use crate::trace::Tracer;
 
 /// A stage to be run, and what is asked of it.
@@ -200,15 +198,7 @@ impl Tree {
         let mut engine = FakeEngine::new(log, script_of).on(stage.gpus.clone());
         engine.beats_while_busy = stage.beats_while_busy;
         engine.spec_bytes = stage.spec_bytes;
-        let engine: Arc<dyn EngineSpec> = Arc::new(engine);
         let options = RunOptions {
-            engine: None,
-            loaders: None,
-            keepers: None,
-            group_owner: GroupOwner::Host,
-            tasks_only: false,
-            first_part: None,
-            engines: plan.batch_stages().map(|(id, _)| (id, Arc::clone(&engine))).collect(),
             timeouts: stage.timeouts,
             restart: stage.restart,
             trace: told.clone().map(|told| Arc::new(told) as Arc<dyn Tracer>),
@@ -220,6 +210,7 @@ impl Tree {
                 probe: stage.gpus.as_ref().map(|gpus| Arc::new(gpus.clone()) as Arc<dyn GpuProbe>),
                 ..DeviceOptions::default()
             },
+            ..options_with(&plan, engine)
         };
         let context = Arc::new(RunContext::new(Arc::clone(&plan), "fake-run".to_owned(), options));
         let noted = Arc::new(Notify::new());

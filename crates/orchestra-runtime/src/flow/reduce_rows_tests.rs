@@ -7,6 +7,7 @@ use std::sync::Arc;
 use orchestra_core::data::{TensorView, Value};
 use orchestra_core::{DType, SourceId};
 use orchestra_store::{FolderState, OutputFolder, RunIdentity};
+use orchestra_testkit::workflow_file::WorkflowFile;
 
 use super::*;
 use crate::fault_tests::fake_plan::plan_of_text;
@@ -21,33 +22,14 @@ fn name(index: u64) -> String {
 }
 
 fn plan_in(folder: &Path) -> Arc<Plan> {
-    let workflow = r#"
-version = 1
-[sources.items]
-kind = "images"
-paths = ["items"]
-[stages.pixels]
-kind = "image"
-from = "items"
-size = [1, 1]
-color = "gray"
-[stages.every]
-kind = "reduce"
-from = "pixels"
-op = "concat"
-[stages.total]
-kind = "reduce"
-from = "pixels"
-op = "sum"
-over = "elements"
-[sinks.every]
-kind = "jsonl"
-from = "every"
-[sinks.total]
-kind = "npy"
-from = "total.sum"
-"#;
-    let mut plan = plan_of_text(workflow);
+    let flow = WorkflowFile::new()
+        .source("items", "images", "paths = ['items']")
+        .gray("pixels", "items", [1, 1], "")
+        .stage("every", "reduce", "pixels", "op = 'concat'")
+        .stage("total", "reduce", "pixels", "op = 'sum'\nover = 'elements'")
+        .sink("every", "jsonl", "every")
+        .sink("total", "npy", "total.sum");
+    let mut plan = plan_of_text(&flow);
     for sink in &mut plan.sinks {
         sink.path = folder.join(sink.path.strip_prefix(&plan.output).unwrap());
     }
