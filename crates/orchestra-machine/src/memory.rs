@@ -118,14 +118,8 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let root = tempfile::tempdir().unwrap();
         let info = "MemTotal:       16777216 kB\nMemFree:        1048576 kB\nMemAvailable:    8388608 kB\n";
-        for (path, text) in [("proc/meminfo", info)].iter().chain(files) {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        root
+        crate::topology::tests::machine(&[&[("proc/meminfo", info)], files].concat())
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::world::{Setup, World, ops, setups};
+use crate::world::{Op, Setup, World, ops, setups};
 use proptest::prelude::*;
 use proptest::test_runner::{FailurePersistence, FileFailurePersistence};
 
@@ -38,6 +38,17 @@ fn every_case_that_was_kept_for_these_properties_is_run_again() {
     assert!(n_written > 0, "{files:?}");
 }
 
+/// The world after all of this, at its end.
+fn played(setup: &Setup, ops: &[Op], choices: &[u8]) -> World {
+    let mut world = World::new(setup);
+    for op in ops {
+        world.apply(op);
+    }
+    world.run_out(choices);
+    world.check_end();
+    world
+}
+
 proptest! {
     #![proptest_config(config(400))]
 
@@ -45,12 +56,7 @@ proptest! {
     fn whatever_happens_every_item_ends_once_and_only_the_guilty_fail(
         setup in setups(), ops in ops(), choices in proptest::collection::vec(any::<u8>(), 1..40)
     ) {
-        let mut world = World::new(&setup);
-        for op in &ops {
-            world.apply(op);
-        }
-        world.run_out(&choices);
-        world.check_end();
+        played(&setup, &ops, &choices);
     }
 
     #[test]
@@ -59,12 +65,7 @@ proptest! {
         streams in 2usize..=4, plenty in any::<bool>(),
     ) {
         let setup = if plenty { setup.with_plenty_of_work() } else { setup };
-        let mut world = World::new(&Setup { streams, ..setup });
-        for op in &ops {
-            world.apply(op);
-        }
-        world.run_out(&choices);
-        world.check_end();
+        let world = played(&Setup { streams, ..setup }, &ops, &choices);
         prop_assert!(!plenty || world.n_open() == 0);
     }
 
@@ -73,12 +74,7 @@ proptest! {
         setup in setups(), ops in ops(), choices in proptest::collection::vec(any::<u8>(), 1..40)
     ) {
         let setup = setup.with_plenty_of_work();
-        let mut world = World::new(&setup);
-        for op in &ops {
-            world.apply(op);
-        }
-        world.run_out(&choices);
-        world.check_end();
+        let world = played(&setup, &ops, &choices);
         prop_assert_eq!(world.n_open(), 0);
     }
 }

@@ -9,15 +9,18 @@ use orchestra_core::{Channels, Choice, DType, ImageSpec, Layout, ResizeFilter};
 fn case(line: &str) -> (&str, ImageSpec, u8) {
     let [file, kind, fitted, shorter, channels, height, width, max] =
         line.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    (file, spec_of([kind, fitted, shorter, channels, height, width]), max.parse().unwrap())
+}
+
+fn spec_of([kind, fitted, shorter, channels, height, width]: [&str; 6]) -> ImageSpec {
     let size = [height.parse().unwrap(), width.parse().unwrap()];
-    let mut spec = byte_spec(
+    let spec = byte_spec(
         size,
         Choice::named(fitted).unwrap(),
         Choice::named(kind).unwrap(),
         Choice::named(channels).unwrap(),
     );
-    spec.shorter = shorter.parse().unwrap();
-    (file, spec, max.parse().unwrap())
+    ImageSpec { shorter: shorter.parse().unwrap(), ..spec }
 }
 
 #[test]
@@ -44,14 +47,7 @@ fn rows_agree_with_those_of_pillow() {
 fn torchvision_case(line: &str) -> (&str, ImageSpec) {
     let [file, kind, fitted, shorter, channels, layout, height, width, _way] =
         line.split(' ').collect::<Vec<_>>().try_into().unwrap();
-    let size = [height.parse().unwrap(), width.parse().unwrap()];
-    let mut spec = byte_spec(
-        size,
-        Choice::named(fitted).unwrap(),
-        Choice::named(kind).unwrap(),
-        Choice::named(channels).unwrap(),
-    );
-    spec.shorter = shorter.parse().unwrap();
+    let mut spec = spec_of([kind, fitted, shorter, channels, height, width]);
     spec.layout = if layout == "nhwc" { Layout::Nhwc } else { Layout::Nchw };
     spec.dtype = DType::F32;
     spec.scale = 1.0 / 255.0;

@@ -15,16 +15,8 @@ use crate::sources::reading::zip_members::tests::archive;
 
 /// A file as numpy.save writes it.
 fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
-    let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
-    while (10 + text.len() + 1) % 64 != 0 {
-        text.push(' ');
-    }
-    text.push('\n');
-    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-    bytes.extend_from_slice(&u16::try_from(text.len()).unwrap().to_le_bytes());
-    bytes.extend_from_slice(text.as_bytes());
-    bytes.extend_from_slice(data);
-    bytes
+    let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    [b"\x93NUMPY\x01\x00\x76\x00", format!("{header:<117}\n").as_bytes(), data].concat()
 }
 
 fn rows(shape: &[usize]) -> TensorItems {
