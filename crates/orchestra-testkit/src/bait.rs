@@ -2,20 +2,23 @@
 //! succeed where nothing confines the process that makes them. It confines nothing.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::net::TcpListener;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 
 use crate::trap_operator::{
     ATTEMPTS, Bait, DATAGRAMS, GOT_THROUGH, INHERITED_FD, INTRUDE, REMOVABLE, SECRET, SECRET_VARIABLE,
     SOCKET, WRITTEN,
 };
 use anyhow::{Context as _, ensure};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::thread::CapabilitySet;
 
 const PRIVATE: &str = "not to be touched";
@@ -167,6 +170,32 @@ fn queue() -> io::Result<i32> {
         (queue, libc::msgsnd(queue, message.as_ptr().cast(), 8, libc::IPC_NOWAIT))
     };
     if queue < 0 || sent < 0 { Err(io::Error::last_os_error()) } else { Ok(queue) }
+}
+
+/// Leaves a descriptor open that every program inherits which this process starts.
+pub fn leave_open() {
+    static OPEN: LazyLock<OwnedFd> = LazyLock::new(|| {
+        let file = File::open("/etc/passwd").expect("every machine has users");
+        let open = fcntl_dupfd_cloexec(file, INHERITED_FD).expect("a process may have another descriptor");
+        assert_eq!(open.as_raw_fd(), INHERITED_FD, "the number is taken");
+        fcntl_setfd(&open, FdFlags::empty()).expect("it is open");
+        open
+    });
+    LazyLock::force(&OPEN);
+}
+
+/// Whether this process has a credential in its environment, as a run has that its processes must not see. If not, it starts one that has, which is
+/// this test alone, and does the rest there.
+pub fn has_secret(test: &str) -> bool {
+    if std::env::var_os(SECRET_VARIABLE).is_some() {
+        return true;
+    }
+    let mut again = Command::new(std::env::current_exe().expect("a test is a program"));
+    again.args(["--exact", test]).env(SECRET_VARIABLE, "a key to everything");
+    let ended = again.output().expect("a test can be started again");
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+    false
 }
 
 #[cfg(test)]

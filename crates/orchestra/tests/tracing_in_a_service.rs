@@ -12,7 +12,7 @@ use std::fs;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{AS_IT_IS, Workplace, bounded};
+use common::{Workplace, bounded};
 use opentelemetry::global;
 use opentelemetry::trace::{
     Span as _, SpanId, TraceContextExt as _, TraceId, Tracer as _, TracerProvider as _,
@@ -67,15 +67,9 @@ async fn a_service_sees_a_run_in_its_own_traces_and_logs_below_its_requests() {
     let subscriber = tracing_subscriber::registry().with(targets.clone());
     tracing::subscriber::set_global_default(subscriber).unwrap();
 
-    let mut place = Workplace::with_pictures(ITEMS);
+    let model = ("affine", "workers = 1");
+    let place = Workplace::reading(ITEMS, model, 4, |folder| models::affine(folder, &[1, 32, 32]));
     fs::write(place.path("images/broken.png"), b"no picture").unwrap();
-    let affine = models::affine(&place.models(), &[1, 32, 32]).unwrap();
-    place
-        .model("affine", affine, "workers = 1")
-        .image("pixels", "scans", AS_IT_IS)
-        .infer("first", "pixels", "affine", 4)
-        .sink("all", "first", "")
-        .devices(1);
     let names: Vec<String> = fs::read_dir(place.path("images"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

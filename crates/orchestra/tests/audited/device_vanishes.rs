@@ -96,8 +96,7 @@ fn the_workers_of_each_device_are_kept_on_the_cores_of_its_node() {
                 notes.lock().unwrap().push((*device, allowed(*pid)));
             }
         }));
-        let outcome = run(&place, plan(&place, &machine), options).await;
-        Workplace::must_end_with(&outcome, 0);
+        Workplace::ended_with(run(&place, plan(&place, &machine), options), 0).await;
         all_copied(&place, ITEMS, "kept on cores");
         let mut seen = seen.lock().unwrap().clone();
         seen.sort();
@@ -123,8 +122,7 @@ fn what_a_run_takes_can_be_seen_while_it_runs() {
         let used = || snapshots.borrow().devices[0].gpu.as_ref().map(Gpu::memory_used);
         until("its memory changes", || used() == Some(23 << 30)).await;
         probe.lose(&uuid(0));
-        let outcome = crate::common::bounded("the run ends", run.wait()).await;
-        Workplace::must_end_with(&outcome, 69);
+        let outcome = Workplace::ended_with(crate::common::bounded("the run ends", run.wait()), 69).await;
         assert_eq!(outcome.report.devices[0].usage.memory_used_max, Some(23 << 30));
     });
 }

@@ -80,8 +80,7 @@ fn each_stage_is_run_by_the_program_of_its_engine() {
         options.engines.insert(stage(&plan, "second"), copying.clone());
         let run = place.prepare(plan).unwrap().start(options).await.unwrap();
         place.watch(&run);
-        let outcome = bounded("the run ends", run.wait()).await;
-        Workplace::must_end_with(&outcome, 0);
+        let outcome = Workplace::ended_with(bounded("the run ends", run.wait()), 0).await;
         assert_eq!((copying.started.load(Ordering::Relaxed), outcome.report.items.done), (1, ITEMS));
         assert_eq!(place.n_lines("all.jsonl"), ITEMS as usize);
     });
@@ -102,8 +101,7 @@ fn an_engine_that_is_missing_or_cannot_be_told_ends_the_run_with_its_reason() {
         options.engines.insert(second, Arc::new(Speechless));
         let run = place.prepare(plan).unwrap().start(options).await.unwrap();
         place.watch(&run);
-        let outcome = bounded("the run ends", run.wait()).await;
-        Workplace::must_end_with(&outcome, 69);
+        let outcome = Workplace::ended_with(bounded("the run ends", run.wait()), 69).await;
         assert_eq!(outcome.problems, ["stage `second`: its script is not UTF-8"]);
     });
 }
@@ -121,8 +119,7 @@ fn the_version_of_onnxruntime_counts_once_there_are_results_of_one() {
         let ends_well = async |version, n_pictures| {
             let run = start(version).await.unwrap();
             place.watch(&run);
-            let outcome = bounded("the run ends", run.wait()).await;
-            Workplace::must_end_with(&outcome, 0);
+            let outcome = Workplace::ended_with(bounded("the run ends", run.wait()), 0).await;
             assert_eq!(outcome.report.items.done, n_pictures);
         };
         let add = |number| write_picture(&place.path("images"), number, 32, 32, Kind::Png).unwrap();

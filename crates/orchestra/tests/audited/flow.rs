@@ -291,15 +291,8 @@ fn an_item_that_kills_loaders_fails_alone() {
 #[test]
 fn a_file_that_lists_its_items_is_no_flow() {
     audited(async {
-        let mut place = Workplace::with_pictures(1);
-        let model = models::affine(&place.models(), &[1, 32, 32]).unwrap();
-        place
-            .model("affine", model, "")
-            .image("pixels", "scans", AS_IT_IS)
-            .infer("read", "pixels", "affine", 4)
-            .sink("all", "read", "")
-            .devices(1)
-            .write_workflow();
+        let place = Workplace::reading(1, ("affine", ""), 4, |folder| models::affine(folder, &[1, 32, 32]));
+        place.write_workflow();
         let options = FlowOptions { start: place.options(), ..FlowOptions::default() };
         let file = place.path("workflow.toml");
         let refused = orchestra::flow(&file, &orchestra::machine(), options).await.err().unwrap();

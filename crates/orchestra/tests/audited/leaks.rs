@@ -88,8 +88,7 @@ async fn is_stopped(abort: bool) {
 /// Runs to the end what an earlier run has left.
 async fn completes(place: &Workplace) {
     place.gate().open().unwrap();
-    let outcome = place.run().await;
-    Workplace::must_end_with(&outcome, 0);
+    let outcome = Workplace::ended_with(place.run(), 0).await;
     assert!(outcome.report.items.resumed > 0, "the earlier run's results count");
     let records = place.records(&["read.jsonl", "also.jsonl"]);
     records.must_be(2, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{AS_IT_IS, Workplace, audited, bounded};
+use crate::common::{Workplace, audited, bounded};
 use futures::future::join_all;
 use orchestra::{
     DType, FlowError, InferError, PlanOptions, RenderStyle, ServeOptions, Service, StartOptions, Tensor,
@@ -43,14 +43,9 @@ fn f32s(tensor: &Tensor) -> Vec<f32> {
 #[test]
 fn requests_at_the_same_time_get_what_a_run_writes() {
     audited(async {
-        let mut place = Workplace::with_pictures(ITEMS);
-        let model = models::blocks(&place.models(), [1, 32, 32]).unwrap();
-        place
-            .model("blocks", model.clone(), "")
-            .image("pixels", "scans", AS_IT_IS)
-            .infer("read", "pixels", "blocks", 4)
-            .sink("all", "read", "")
-            .devices(1);
+        let place =
+            Workplace::reading(ITEMS, ("blocks", ""), 4, |folder| models::blocks(folder, [1, 32, 32]));
+        let model = place.models().join("blocks.onnx");
         Workplace::must_end_with(&place.run().await, 0);
         let mut written = vec![Vec::new(); ITEMS as usize];
         for record in place.lines("all.jsonl") {
@@ -161,13 +156,8 @@ fn a_model_in_which_items_change_each_other_is_refused_by_plans_and_services_of_
 #[test]
 fn a_host_that_names_no_worker_is_told_so_and_starts_nothing_of_itself() {
     audited(async {
-        let mut place = Workplace::with_pictures(1);
-        let model = models::affine(&place.models(), &[1, 32, 32]).unwrap();
-        place
-            .model("affine", model, "")
-            .image("pixels", "scans", AS_IT_IS)
-            .infer("read", "pixels", "affine", 4);
-        place.sink("all", "read", "").devices(1).write_workflow();
+        let place = Workplace::reading(1, ("affine", ""), 4, |folder| models::affine(folder, &[1, 32, 32]));
+        place.write_workflow();
         let (options, machine) = (PlanOptions::default(), orchestra::machine());
         // A test program is no worker: started as one, it would run its tests once more.
         let planned = orchestra::plan_file(&place.path("workflow.toml"), &options, &machine).unwrap();

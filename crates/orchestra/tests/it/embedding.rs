@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::common::{
-    AS_IT_IS, ONE_PIXEL_PER_BLOCK, ROW, Workplace, bounded, each_shows_its_own_picture, until,
-};
+use crate::common::{AS_IT_IS, ONE_PIXEL_PER_BLOCK, ROW, Workplace, all_are_read, bounded, until};
 use orchestra::{Earlier, RunHandle, StartOptions};
 use orchestra_store::{OpenError, OutputFolder};
 use orchestra_testkit::models;
@@ -41,12 +39,9 @@ async fn under_way(place: &Workplace) -> RunHandle {
 
 /// Runs to the end what earlier runs have left.
 async fn completes(place: &Workplace) {
-    let outcome = place.run().await;
-    Workplace::must_end_with(&outcome, 0);
+    let outcome = Workplace::ended_with(place.run(), 0).await;
     assert!(outcome.report.items.resumed > 0, "the earlier run's results count");
-    let records = place.records(&["all.jsonl"]);
-    records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
-    each_shows_its_own_picture(&records, "all.jsonl", "blocks");
+    all_are_read(place, ITEMS);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,12 +58,10 @@ async fn a_run_can_be_stopped_at_any_moment_of_its_start() {
         } else {
             run.stop_handle().interrupt()
         }
-        let outcome = bounded("the run ends", run.wait()).await;
-        Workplace::must_end_with(&outcome, 130);
+        Workplace::ended_with(bounded("the run ends", run.wait()), 130).await;
         assert_eq!((place.workers(), place.loaders()), (vec![], vec![]));
     }
-    let outcome = place.run().await;
-    Workplace::must_end_with(&outcome, 0);
+    Workplace::ended_with(place.run(), 0).await;
     let records = place.records(&["all.jsonl"]);
     records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
 }
@@ -130,8 +123,7 @@ async fn two_runs_of_one_host_do_not_disturb_each_other() {
     let (one, two) = (workplace(), workplace());
     let (first, second) = tokio::join!(under_way(&one), two.start());
     first.stop_handle().abort();
-    let outcome = bounded("the second run ends", second.wait()).await;
-    Workplace::must_end_with(&outcome, 0);
+    Workplace::ended_with(bounded("the second run ends", second.wait()), 0).await;
     Workplace::must_end_with(&bounded("the first run ends", first.wait()).await, 130);
     let records = two.records(&["all.jsonl"]);
     records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();

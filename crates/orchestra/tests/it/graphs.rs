@@ -36,8 +36,7 @@ async fn two_image_stages_of_one_source_feed_the_two_inputs_of_a_model_with_the_
         .infer_of("both", "inputs = { fine = \"fine\", coarse = \"coarse\" }", "two", 8)
         .sink("all", "both", "")
         .devices(2);
-    let outcome = place.run().await;
-    Workplace::must_end_with(&outcome, 0);
+    Workplace::ended_with(place.run(), 0).await;
     let records = place.records(&["all.jsonl"]);
     records.must_be(1, &items("scans", 0..50), &NONE).unwrap();
     for (key, of_item) in &records.done {
@@ -70,8 +69,7 @@ async fn a_chain_of_models_under_backpressure_gives_every_item_to_the_sinks_of_a
     let plan = place.plan();
     let slots: Vec<usize> = plan.batch_stages().map(|(_, infer)| infer.layout.slots).collect();
     assert!(slots.iter().all(|n| *n == 1), "slots are scarce: {slots:?}");
-    let outcome = place.run().await;
-    Workplace::must_end_with(&outcome, 0);
+    let outcome = Workplace::ended_with(place.run(), 0).await;
     let records = place.records(&["read.jsonl", "once.jsonl", "thrice.jsonl"]);
     records.must_be(3, &items("scans", 0..150), &NONE).unwrap();
     for (key, of_item) in &records.done {
@@ -102,8 +100,7 @@ async fn the_end_of_a_stage_is_told_to_the_one_behind_after_its_last_batch() {
             .devices(1)
             // Only full batches leave, and what is left at the end.
             .set("wait = \"5ms\"", "wait = \"1h\"");
-        let outcome = place.run().await;
-        Workplace::must_end_with(&outcome, 0);
+        let outcome = Workplace::ended_with(place.run(), 0).await;
         place.records(&["twice.jsonl"]).must_be(1, &items("scans", 0..256), &NONE).unwrap();
         let reasons = &outcome.report.batches_by_reason;
         assert_eq!((reasons["full"], reasons["drain"]), (8, 0), "{reasons:?}");

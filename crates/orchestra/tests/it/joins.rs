@@ -80,8 +80,7 @@ async fn an_item_that_fails_or_is_dropped_on_one_way_leaves_nothing_behind_on_th
         .add("[stages.kept]\nkind = \"filter\"\nfrom = [\"picky\", \"few\"]\nkeep = \"picky[0] != 15\"")
         .sink("kept", "kept", "")
         .sink("alone", "plain", "");
-    let outcome = place.run_plan(place.plan_with(kinds())).await;
-    Workplace::must_end_with(&outcome, 65);
+    let outcome = Workplace::ended_with(place.run_plan(place.plan_with(kinds())), 65).await;
     assert_eq!((outcome.report.items.done, outcome.report.items.failed), (ITEMS - 2, 2));
     let failed: BTreeSet<u64> =
         place.lines("failures.jsonl").iter().map(|failure| failure["index"].as_u64().unwrap()).collect();
@@ -107,8 +106,7 @@ async fn parts_are_joined_part_by_part_and_gathered_with_what_was_carried() {
     both(&mut place, "all", "plain");
     let run = place.start_plan(place.plan_with(kinds())).await;
     place.kill_while_it_runs(&run, 5, 50).await;
-    let outcome = run.wait().await;
-    Workplace::must_end_with(&outcome, 0);
+    Workplace::ended_with(run.wait(), 0).await;
     let records = place.lines("both.jsonl");
     assert_eq!(records.len() as u64, ITEMS);
     for record in &records {
@@ -137,8 +135,7 @@ async fn a_picture_is_carried_to_a_stage_that_reads_it_beside_two_models() {
     place
         .add("[stages.beside]\nkind = \"beside\"\nfrom = [\"scans\", \"double\", \"plain\"]")
         .sink("beside", "beside", "");
-    let outcome = place.run_plan(place.plan_with(kinds())).await;
-    Workplace::must_end_with(&outcome, 0);
+    Workplace::ended_with(place.run_plan(place.plan_with(kinds())), 0).await;
     let records = place.records(&["beside.jsonl"]);
     records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
     for index in 0..ITEMS {
@@ -162,8 +159,7 @@ async fn pictures_that_wait_at_joins_in_any_order_leave_room_for_what_they_wait_
         .sink("ab", "ab", "")
         .sink("ba", "ba", "")
         .sink("twice", "twice", "");
-    let outcome = place.run_plan(place.plan_with(kinds())).await;
-    Workplace::must_end_with(&outcome, 0);
+    Workplace::ended_with(place.run_plan(place.plan_with(kinds())), 0).await;
     let records = place.records(&["ab.jsonl", "ba.jsonl", "twice.jsonl"]);
     records.must_be(3, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
 }
@@ -181,8 +177,7 @@ async fn what_no_later_row_carries_is_joined_and_two_filters_are_passed_by_what_
         .add("[sinks.beside]\nkind = \"jsonl\"\nfrom = [\"number\", \"all\"]")
         .add("[sinks.before]\nkind = \"jsonl\"\nfrom = [\"number\", \"all\", \"plain\"]")
         .add("[sinks.middle]\nkind = \"jsonl\"\nfrom = [\"low\", \"high\"]");
-    let outcome = place.run_plan(place.plan_with(kinds())).await;
-    Workplace::must_end_with(&outcome, 0);
+    Workplace::ended_with(place.run_plan(place.plan_with(kinds())), 0).await;
     for file in ["beside.jsonl", "before.jsonl"] {
         assert_eq!(place.n_lines(file) as u64, ITEMS);
     }

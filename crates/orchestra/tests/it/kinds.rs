@@ -52,8 +52,7 @@ async fn a_kind_of_the_host_program_works_on_rows_without_a_model() {
     let mut place = Workplace::with_pictures(40);
     workflow(&mut place, "below = 255");
     let plan = place.plan_with(orchestra::kinds().with_typed_stage::<Invert>());
-    let outcome = place.run_plan(plan).await;
-    Workplace::must_end_with(&outcome, 0);
+    Workplace::ended_with(place.run_plan(plan), 0).await;
     let records = place.records(&["results.jsonl"]);
     records.must_be(1, &items("scans", 0..40), &std::collections::BTreeSet::new()).unwrap();
     for (key, of_item) in &records.done {
@@ -69,8 +68,7 @@ async fn a_kind_that_replaces_another_does_so_in_the_plan_and_in_loader_processe
     workflow(&mut place, "below = 255");
     let kinds = orchestra::kinds().with_stage(Replaced).with_typed_stage::<Invert>();
     assert!(kinds.stage("invert").unwrap().keys().iter().any(|key| key.name == "below"));
-    let outcome = place.run_plan(place.plan_with(kinds)).await;
-    Workplace::must_end_with(&outcome, 0);
+    let outcome = Workplace::ended_with(place.run_plan(place.plan_with(kinds)), 0).await;
     assert_eq!(outcome.report.items.done, 5);
 }
 
@@ -82,8 +80,11 @@ async fn a_map_that_gives_a_list_runs_behind_the_loader_although_it_could_be_mad
         .add("[stages.rows]\nkind = \"listed\"\nfrom = \"pixels\"")
         .sink("results", "rows", "")
         .devices(1);
-    let outcome = place.run_plan(place.plan_with(orchestra::kinds().with_typed_stage::<Listed>())).await;
-    Workplace::must_end_with(&outcome, 0);
+    Workplace::ended_with(
+        place.run_plan(place.plan_with(orchestra::kinds().with_typed_stage::<Listed>())),
+        0,
+    )
+    .await;
     let lines = place.lines("results.jsonl");
     assert_eq!(lines.len(), 5);
     for line in lines {

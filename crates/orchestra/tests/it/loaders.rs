@@ -6,10 +6,7 @@
 mod store;
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use crate::common::{AS_IT_IS, Workplace, bounded, hurried, numbers};
@@ -22,8 +19,7 @@ use orchestra_testkit::records::{ItemKey, items};
 use orchestra_testkit::size::scaled;
 use orchestra_testkit::striker::{Fault, strike};
 use orchestra_testkit::trap_stage;
-use orchestra_testkit::{INHERITED_FD, SCRIBBLES, SECRET_VARIABLE, Trap, bait, models};
-use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use orchestra_testkit::{SCRIBBLES, Trap, bait, models};
 #[cfg(feature = "cloud")]
 use store::Store;
 
@@ -90,8 +86,7 @@ async fn a_picture_that_kills_its_loader_fails_by_name_and_its_neighbours_are_do
     trap(&place, 22, Trap::Threads);
     trap(&place, 200, Trap::Exit);
     trap(&place, 300, Trap::Fail);
-    let outcome = run(&place, &[]).await;
-    Workplace::must_end_with(&outcome, 65);
+    let outcome = Workplace::ended_with(run(&place, &[]), 65).await;
     failed(&place, ITEMS, &[(20, "crash"), (21, "crash"), (22, "crash"), (300, "result"), (200, "crash")]);
     assert!(outcome.report.loaders.restarts >= 8, "each of four twice: {:#?}", outcome.report);
     assert!(outcome.report.devices.iter().all(|device| device.restarts == 0), "no worker pays for it");
@@ -129,47 +124,21 @@ async fn a_picture_that_takes_more_memory_than_loaders_may_have_fails_and_the_ru
     trap(&place, 11, Trap::Bloat);
     // One that is told so, and does not die of it.
     trap(&place, 12, Trap::OutOfMemory);
-    let outcome = run(&place, &[]).await;
-    Workplace::must_end_with(&outcome, 65);
+    Workplace::ended_with(run(&place, &[]), 65).await;
     let error = failed(&place, ITEMS, &[(11, "out_of_memory"), (12, "out_of_memory")]);
     assert!(error.contains("256 MiB") && error.contains("limits.memory"), "{error}");
     assert!(error.contains("the test stage found no memory"), "{error}");
-}
-
-/// Leaves a descriptor open that every program inherits which this process starts.
-fn leave_open() {
-    static OPEN: LazyLock<OwnedFd> = LazyLock::new(|| {
-        let open = fcntl_dupfd_cloexec(File::open("/etc/hostname").unwrap(), INHERITED_FD).unwrap();
-        assert_eq!(open.as_raw_fd(), INHERITED_FD, "the number is taken");
-        fcntl_setfd(&open, FdFlags::empty()).unwrap();
-        open
-    });
-    LazyLock::force(&OPEN);
-}
-
-/// Whether this process has a credential in its environment, as a run has that its loaders must not see. If not, it starts one that has, which
-/// is this test alone, and does the rest there.
-fn has_secret(test: &str) -> bool {
-    if std::env::var_os(SECRET_VARIABLE).is_some() {
-        return true;
-    }
-    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-    let ended = again.args(["--exact", test]).env(SECRET_VARIABLE, "a key to everything").output().unwrap();
-    let said = String::from_utf8_lossy(&ended.stdout);
-    assert!(ended.status.success() && said.contains("1 passed"), "{said}");
-    false
 }
 
 /// What a picture does in a loader that makes it try to get out: the error that it fails with, which names what it got through with.
 async fn intrude(place: &mut Workplace, total: u64, sandbox: &str) -> String {
     let private = tempfile::tempdir().unwrap();
     let bait = LaidBait::new(private.path(), &place.path("images")).unwrap();
-    leave_open();
+    bait::leave_open();
     bait::a_plain_child_has_them().unwrap();
     place.add(&format!("[limits]\nsandbox = \"{sandbox}\""));
     let (name, text) = bait.variable();
-    let outcome = run(place, &[(name, &text)]).await;
-    Workplace::must_end_with(&outcome, 65);
+    let outcome = Workplace::ended_with(run(place, &[(name, &text)]), 65).await;
     assert_eq!(outcome.report.loaders.restarts, 0, "none was lost: {:#?}", outcome.report.loaders);
     let error = failed(place, total, &[(5, "result")]);
     assert_eq!(bait.is_untouched(), sandbox != "off", "{error}");
@@ -178,7 +147,7 @@ async fn intrude(place: &mut Workplace, total: u64, sandbox: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decoder_that_ran_wild_reads_and_writes_no_file_and_reaches_no_network_and_no_process() {
-    if !has_secret(
+    if !bait::has_secret(
         "loaders::a_decoder_that_ran_wild_reads_and_writes_no_file_and_reaches_no_network_and_no_process",
     ) {
         return;
@@ -200,7 +169,9 @@ async fn a_decoder_that_ran_wild_reads_and_writes_no_file_and_reaches_no_network
 #[cfg(feature = "cloud")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decoder_of_objects_that_ran_wild_connects_over_ip_and_reaches_nothing_else() {
-    if !has_secret("loaders::a_decoder_of_objects_that_ran_wild_connects_over_ip_and_reaches_nothing_else") {
+    if !bait::has_secret(
+        "loaders::a_decoder_of_objects_that_ran_wild_connects_over_ip_and_reaches_nothing_else",
+    ) {
         return;
     }
     const OBJECTS: u64 = 40;
@@ -231,8 +202,7 @@ async fn a_decoder_that_writes_over_all_memory_that_it_reaches_spoils_and_fails_
         place.add(&format!("[limits]\nloaders = 2\nsandbox = \"{sandbox}\""));
         // The first of its process: what that has sent, and the parent has not taken yet, is its own to spoil.
         trap(&place, 0, Trap::Scribble);
-        let outcome = run(&place, &[]).await;
-        Workplace::must_end_with(&outcome, 65);
+        let outcome = Workplace::ended_with(run(&place, &[]), 65).await;
         let error = failed(&place, ITEMS, &[(0, "crash")]);
         assert!(error.contains(SCRIBBLES), "it did not come to that: {error}");
         for (key, of_item) in &place.records(&["all.jsonl"]).done {
@@ -246,7 +216,7 @@ async fn a_decoder_that_writes_over_all_memory_that_it_reaches_spoils_and_fails_
 /// Links are followed wherever they lead; what none of them leads to stays closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn pictures_that_are_links_to_elsewhere_are_read_and_a_hostile_one_still_gets_nowhere() {
-    if !has_secret(
+    if !bait::has_secret(
         "loaders::pictures_that_are_links_to_elsewhere_are_read_and_a_hostile_one_still_gets_nowhere",
     ) {
         return;
@@ -296,8 +266,7 @@ async fn loaders_that_are_stopped_all_the_time_lose_and_double_nothing() {
     let run = bounded("the run starts", orchestra::start(plan, options(&place, &[]))).await.unwrap();
     place.watch(&run);
     let stopped = bounded("all is done", stop_loaders(&place, &run, 500)).await;
-    let outcome = bounded("the run ends", run.wait()).await;
-    Workplace::must_end_with(&outcome, 0);
+    let outcome = Workplace::ended_with(bounded("the run ends", run.wait()), 0).await;
     failed(&place, items, &[]);
     assert!(outcome.report.loaders.restarts > 0, "{stopped} were stopped");
 }
@@ -307,8 +276,8 @@ async fn a_program_that_knows_no_such_kind_ends_the_run_with_its_name() {
     let place = workplace(ITEMS);
     let plan = place.plan_with(trap_stage::kinds());
     // The worker of the library knows the kinds of the library.
-    let outcome = place.run_plan_with(plan, hurried(place.workers_of_ours())).await;
-    Workplace::must_end_with(&outcome, 69);
+    let outcome =
+        Workplace::ended_with(place.run_plan_with(plan, hurried(place.workers_of_ours())), 69).await;
     assert!(outcome.problems.iter().any(|p| p.contains("no kind `trap`")), "{:?}", outcome.problems);
 }
 
@@ -359,8 +328,7 @@ async fn a_run_to_which_no_loader_comes_ends_with_their_last_words_and_what_to_d
         if fault == "never-hello" {
             options.timeouts.handshake = Duration::from_millis(500);
         }
-        let outcome = place.run_with(options).await;
-        Workplace::must_end_with(&outcome, 69);
+        let outcome = Workplace::ended_with(place.run_with(options), 69).await;
         assert_eq!(outcome.report.items.read, 0, "{:?}", outcome.report.items);
         let said = outcome.problems.join("\n");
         for words in says.into_iter().chain(["source `scans`: its loaders cannot be started"]) {

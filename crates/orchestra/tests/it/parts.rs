@@ -52,8 +52,7 @@ async fn an_item_of_which_a_part_fails_has_one_failure_and_no_record() {
         .sink("gathered", "all", "")
         .sink("each", "read", "")
         .devices(1);
-    let outcome = place.run_plan(place.plan_with(kinds())).await;
-    Workplace::must_end_with(&outcome, 65);
+    Workplace::ended_with(place.run_plan(place.plan_with(kinds())), 65).await;
     let failures = place.lines("failures.jsonl");
     let of = |index: u64| failures.iter().find(|f| f["index"] == index).unwrap();
     assert_eq!(failures.len(), 2, "{failures:?}");
@@ -101,8 +100,7 @@ async fn a_split_that_two_stages_are_reached_through_ends_each_part_for_each_of_
         .sink("far", "far", "")
         .devices(1);
     let kinds = kinds().with_stage(CARELESS).with_stage(NUMBER);
-    let outcome = place.run_plan(place.plan_with(kinds)).await;
-    Workplace::must_end_with(&outcome, 65);
+    Workplace::ended_with(place.run_plan(place.plan_with(kinds)), 65).await;
     let wrong: BTreeSet<u64> = [13, 23, 33].into();
     let indices = |file: &str| -> BTreeSet<u64> {
         place.lines(file).iter().map(|record| record["index"].as_u64().unwrap()).collect()
@@ -128,8 +126,7 @@ async fn parts_of_a_part_are_read_beside_the_part_and_fail_with_it() {
         .add("[stages.outer]\nkind = \"gather\"\nfrom = \"inner\"")
         .sink("gathered", "outer", "")
         .devices(1);
-    let outcome = place.run_plan(place.plan_with(kinds())).await;
-    Workplace::must_end_with(&outcome, 65);
+    Workplace::ended_with(place.run_plan(place.plan_with(kinds())), 65).await;
     let failures = place.lines("failures.jsonl");
     let failed: BTreeSet<u64> = failures.iter().map(|failure| failure["index"].as_u64().unwrap()).collect();
     assert_eq!((failures.len(), failed), (2, [13, 23].into()));

@@ -73,7 +73,6 @@ async fn draw_and_what_follows_it_work_on_two_batches_at_once() {
         .sink("sizes", "met", "")
         .devices(1);
     let kinds = orchestra::kinds().with_stage(no_boxes()).with_stage(meet());
-    let outcome = place.run_plan(place.plan_with(kinds)).await;
-    Workplace::must_end_with(&outcome, 0);
+    Workplace::ended_with(place.run_plan(place.plan_with(kinds)), 0).await;
     assert_eq!(place.lines("sizes.jsonl").len() as u64, ITEMS);
 }

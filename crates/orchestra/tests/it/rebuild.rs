@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::common::number_stages::{TestStage, is_tensor};
-use crate::common::{AS_IT_IS, Workplace, bounded, each_shows_its_own_picture};
+use crate::common::{Workplace, all_are_read, bounded};
 use futures::future::join_all;
 use orchestra::StartOptions;
 use orchestra::kind::{ColumnType, Schema, Value};
@@ -18,15 +18,7 @@ use orchestra_testkit::records::items;
 const ITEMS: u64 = 200;
 
 fn workplace() -> Workplace {
-    let mut place = Workplace::with_pictures(ITEMS);
-    let blocks = models::blocks(&place.models(), [1, 32, 32]).unwrap();
-    place
-        .model("blocks", blocks, "workers = 2")
-        .image("pixels", "scans", AS_IT_IS)
-        .infer("read", "pixels", "blocks", 4)
-        .sink("all", "read", "")
-        .devices(1);
-    place
+    Workplace::reading(ITEMS, ("blocks", "workers = 2"), 4, |folder| models::blocks(folder, [1, 32, 32]))
 }
 
 /// Panics when `at` says so, given the number of the batch that is being sent.
@@ -85,12 +77,9 @@ impl RunTracer for Panics {
 async fn a_pipeline_that_falls_over_bugs_is_built_anew_and_finishes_without_losing_or_doubling_an_item() {
     let place = workplace();
     let (options, panics) = panicking(&place, |n| [3, 20, 31].contains(&n));
-    let outcome = place.run_with(options).await;
-    Workplace::must_end_with(&outcome, 0);
+    let outcome = Workplace::ended_with(place.run_with(options), 0).await;
     assert_eq!(panics.load(Ordering::Relaxed), 3);
-    let records = place.records(&["all.jsonl"]);
-    records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
-    each_shows_its_own_picture(&records, "all.jsonl", "blocks");
+    all_are_read(&place, ITEMS);
     assert_eq!(outcome.report.items.done, ITEMS);
 }
 
@@ -98,8 +87,7 @@ async fn a_pipeline_that_falls_over_bugs_is_built_anew_and_finishes_without_losi
 async fn a_pipeline_that_always_falls_over_ends_with_70_and_can_be_resumed() {
     let place = workplace();
     let (options, panics) = panicking(&place, |n| n >= 5);
-    let outcome = place.run_with(options).await;
-    Workplace::must_end_with(&outcome, 70);
+    let outcome = Workplace::ended_with(place.run_with(options), 70).await;
     assert_eq!(panics.load(Ordering::Relaxed), 4, "once, and after each of three rebuilds");
     assert!(outcome.problems.join("\n").contains("a bug, as asked"), "{:?}", outcome.problems);
     assert_eq!(place.records(&["all.jsonl"]).done.len() as u64, outcome.report.items.done);
@@ -118,31 +106,22 @@ async fn a_tracer_that_panics_when_items_have_ended_is_no_matter_of_the_run() {
     };
     let tracer = Panics { at_batches: Arc::new(|| {}), at_ends: Arc::new(bug) };
     let trace = Some(Arc::new(tracer) as Arc<dyn Tracer>);
-    let outcome = place.run_with(StartOptions { trace, ..place.options() }).await;
-    Workplace::must_end_with(&outcome, 0);
+    Workplace::ended_with(place.run_with(StartOptions { trace, ..place.options() }), 0).await;
     assert!(panics.load(Ordering::Relaxed) > 0);
     place.records(&["all.jsonl"]).must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_on_the_blocking_pool_ends_in_a_pipeline_that_is_built_anew() {
-    let mut place = Workplace::with_pictures(ITEMS);
-    let blocks = models::blocks(&place.models(), [1, 32, 32]).unwrap();
+    let mut place = workplace();
     place
-        .model("blocks", blocks, "workers = 2")
-        .image("pixels", "scans", AS_IT_IS)
-        .infer("read", "pixels", "blocks", 4)
-        .add("[stages.after]\nkind = \"falls\"\nfrom = \"read.blocks\"")
-        .sink("all", "after", "")
-        .devices(1);
+        .set("from = \"read\"", "from = \"after\"")
+        .add("[stages.after]\nkind = \"falls\"\nfrom = \"read.blocks\"");
     let starts = Arc::new(AtomicU32::new(0));
     let kinds = orchestra::kinds().with_stage(falls(Arc::clone(&starts)));
-    let outcome = place.run_plan(place.plan_with(kinds)).await;
-    Workplace::must_end_with(&outcome, 0);
+    Workplace::ended_with(place.run_plan(place.plan_with(kinds)), 0).await;
     assert!(starts.load(Ordering::Relaxed) > 1);
-    let records = place.records(&["all.jsonl"]);
-    records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
-    each_shows_its_own_picture(&records, "all.jsonl", "blocks");
+    all_are_read(&place, ITEMS);
 }
 
 /// The workplace, whose pictures are asked for.

@@ -7,7 +7,7 @@ pub mod number_stages;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::AsFd as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
@@ -70,6 +70,20 @@ impl Workplace {
         let mut place = Self::new();
         images::write_pictures(&place.path("images"), n, Kind::Png).unwrap();
         place.source("scans", "images");
+        place
+    }
+
+    /// With pictures as they are, a model that this writes, which takes them, and a sink `all` of what it gives.
+    pub fn reading<E: std::fmt::Debug>(
+        n: u64,
+        model: (&str, &str),
+        batch: usize,
+        write: impl FnOnce(&Path) -> Result<PathBuf, E>,
+    ) -> Self {
+        let ((name, keys), mut place) = (model, Self::with_pictures(n));
+        let path = write(&place.models()).unwrap();
+        place.model(name, path, keys).image("pixels", "scans", AS_IT_IS).infer("read", "pixels", name, batch);
+        place.sink("all", "read", "").devices(1);
         place
     }
 
@@ -286,6 +300,13 @@ impl Workplace {
     #[track_caller]
     pub fn must_end_with(outcome: &RunOutcome, code: i32) {
         assert_eq!(outcome.exit_code, code, "{:?}\n{:#?}", outcome.problems, outcome.report);
+    }
+
+    /// What a run came to, which must be this code.
+    pub async fn ended_with(run: impl Future<Output = RunOutcome>, code: i32) -> RunOutcome {
+        let outcome = run.await;
+        Self::must_end_with(&outcome, code);
+        outcome
     }
 
     /// Starts a worker that gets no frames. Must be called within a runtime.
@@ -516,6 +537,14 @@ pub fn each_shows_its_own_picture(records: &Records, file: &str, tensor: &str) {
             "the record of `{key}`: {record}"
         );
     }
+}
+
+/// Ends the test unless exactly the items `0..n` are done, each with the index that its picture shows, and none failed.
+#[track_caller]
+pub fn all_are_read(place: &Workplace, n: u64) {
+    let records = place.records(&["all.jsonl"]);
+    records.must_be(1, &items("scans", 0..n), &BTreeSet::new()).unwrap();
+    each_shows_its_own_picture(&records, "all.jsonl", "blocks");
 }
 
 /// The key of an item of the source `scans`.
