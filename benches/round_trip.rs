@@ -19,6 +19,7 @@ use orchestra::{Earlier, PlanOptions, ProcessLauncher, RenderStyle, StartOptions
 use orchestra_core::DType;
 use orchestra_testkit::images::{self, Kind};
 use orchestra_testkit::models;
+use orchestra_testkit::workflow_file::WorkflowFile;
 use tracing::field::{Field, Visit};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
@@ -151,37 +152,16 @@ fn workflow(folder: &Path, rounds: usize) -> std::path::PathBuf {
     let model = models::identity(folder, DType::F32, &[1, 1, 1]).unwrap();
     let picture = picture.file_name().unwrap().to_str().unwrap();
     fs::write(folder.join("items.txt"), format!("{picture}\n").repeat(rounds)).unwrap();
-    let text = format!(
-        r#"version = 1
-name = "round-trip"
-[sources.pixels]
-kind = "images"
-manifest = "items.txt"
-[models.identity]
-path = {model:?}
-workers = 1
-threads = 1
-[stages.pixel]
-kind = "image"
-from = "pixels"
-size = [1, 1]
-color = "gray"
-[stages.same]
-kind = "infer"
-from = "pixel"
-model = "identity"
-batch = {{ max = 1 }}
-[sinks.all]
-kind = "jsonl"
-from = "same"
-[devices]
-use = ["cpu"]
-[limits]
-loaders = 1
-"#
-    );
+    let flow = WorkflowFile::new()
+        .source("pixels", "images", "manifest = 'items.txt'")
+        .table("models.identity", format_args!("path = {model:?}\nworkers = 1\nthreads = 1"))
+        .gray("pixel", "pixels", [1, 1], "")
+        .stage("same", "infer", "pixel", "model = 'identity'\nbatch = { max = 1 }")
+        .sink("all", "jsonl", "same")
+        .on_cpu()
+        .table("limits", "loaders = 1");
     let file = folder.join("workflow.toml");
-    fs::write(&file, text).unwrap();
+    fs::write(&file, flow).unwrap();
     file
 }
 

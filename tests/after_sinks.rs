@@ -8,64 +8,40 @@ use std::path::Path;
 use crate::common::Workplace;
 use crate::moto::Moto;
 use crate::part_kills::kill_at;
+use orchestra_testkit::workflow_file::WorkflowFile;
 
 /// Ten rows of which the last one fails, and a sink of each kind that writes something when all of them have ended.
-const SINKS: &str = r#"
-version = 1
-[devices]
-slots = 4
-[sources.n]
-kind = "jsonl"
-paths = ["rows.jsonl"]
-columns = { x = "i64" }
-[stages.all]
-kind = "select"
-columns = { x = "x" }
-from = "n"
-[stages.sum]
-kind = "reduce"
-from = "n"
-op = "sum"
-[stages.list]
-kind = "reduce"
-from = "n"
-op = "concat"
-[sinks.lines]
-kind = "jsonl"
-from = "sum"
-[sinks.cells]
-kind = "csv"
-from = "sum"
-[sinks.table]
-kind = "parquet"
-from = "sum"
-[sinks.array]
-kind = "npy"
-from = "list"
-[sinks.rows]
-kind = "parquet"
-from = "all"
-[sinks.packed]
-kind = "tar"
-from = "all"
-[sinks.bad]
-kind = "tar"
-from = "failures"
-"#;
+fn sinks() -> WorkflowFile {
+    let flow = WorkflowFile::new()
+        .table("devices", "slots = 4")
+        .source("n", "jsonl", "paths = ['rows.jsonl']\ncolumns = { x = 'i64' }")
+        .stage("all", "select", "n", "columns = { x = 'x' }")
+        .stage("sum", "reduce", "n", "op = 'sum'")
+        .stage("list", "reduce", "n", "op = 'concat'");
+    SINKS.into_iter().fold(flow, |flow, (name, kind, from)| flow.sink(name, kind, from))
+}
 
-const NAMES: [&str; 7] = ["lines", "cells", "table", "array", "rows", "packed", "bad"];
+const SINKS: [(&str, &str, &str); 7] = [
+    ("lines", "jsonl", "sum"),
+    ("cells", "csv", "sum"),
+    ("table", "parquet", "sum"),
+    ("array", "npy", "list"),
+    ("rows", "parquet", "all"),
+    ("packed", "tar", "all"),
+    ("bad", "tar", "failures"),
+];
 
 fn place() -> Workplace {
     let place = Workplace::new();
     let rows: String = (0..9).map(|x| format!("{{\"x\": {x}}}\n")).collect();
     fs::write(place.path("rows.jsonl"), rows + "{\"x\": \"nine\"}\n").unwrap();
-    let tasks = NAMES.map(|name| {
+    let tasks = SINKS.map(|(name, _, _)| {
         format!(
             "[tasks.asks_{name}]\ncommand = \"cp -r {{sinks.{name}.path}} {{output}}/\"\n\
              [tasks.after_{name}]\nafter = [\"sinks.{name}\"]\ncommand = \"cp -r out/{name}* {{output}}/\"\n"
         )
     });
-    place.write(SINKS.to_owned() + &tasks.concat());
+    place.write(sinks().to_string() + &tasks.concat());
     place
 }
 
@@ -89,7 +65,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 #[track_caller]
 fn all_was_seen(place: &Workplace) {
     let now = files(&place.out());
-    for name in NAMES {
+    for (name, _, _) in SINKS {
         let there: BTreeMap<_, _> = now
             .iter()
             .filter(|(file, _)| file.starts_with(name))

@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use crate::common::{Workplace, write_pictures};
+use crate::common::{Workplace, npy_of, write_pictures};
 use crate::hostile_files::ends::must_end;
 use crate::hostile_files::pictures::{pictures, repeated_zlib};
 use crate::peak::{MOST, peak_and_end, peak_of};
@@ -54,10 +54,9 @@ fn ends_with(place: &Workplace, code: i32, says: &[&str], n_done: usize, kinds: 
     assert!(listed < 1 << 20, "the list has {listed} bytes");
 }
 
-/// A file as numpy.save writes it, without its elements.
+/// An array without its elements.
 fn npy(shape: &str) -> Vec<u8> {
-    let text = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}\n");
-    [b"\x93NUMPY\x01\x00", &(text.len() as u16).to_le_bytes()[..], text.as_bytes()].concat()
+    npy_of("|u1", shape, &[])
 }
 
 /// Makes the file so long, without writing to it.

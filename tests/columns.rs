@@ -4,6 +4,7 @@ use std::fs;
 
 use crate::common::Workplace;
 use orchestra_testkit::models;
+use orchestra_testkit::workflow_file::WorkflowFile;
 
 /// Columns whose order in the vector is another one than in the file.
 const HEADER: &str = "age,id,\"income, EUR\",height m";
@@ -40,55 +41,24 @@ fn columns_of_a_table_feed_a_model_as_one_vector_and_all_vectors_are_stacked_in_
     fs::create_dir(&vector).and_then(|()| fs::create_dir(&pair)).unwrap();
     let (vector, pair) =
         (models::affine(&vector, &[4]).unwrap(), models::two_in_two_out(&pair, &[1]).unwrap());
-    place.write(format!(
-        r#"
-version = 1
-[devices]
-use = ["cpu"]
-[sources.people]
-kind = "csv"
-paths = ["d.csv"]
-columns = {{ age = "f64?", id = "text", "income, EUR" = "f64", "height m" = "f64" }}
-[stages.made]
-kind = "select"
-from = "people"
-columns = {{ X = "[height m, age, 1.5, income, EUR]", a = "[age]", b = "f32([or_else(age, 0) * 2])", one = "i32(1)" }}
-[models.vector]
-path = {vector:?}
-[models.pair]
-path = {pair:?}
-[stages.run]
-kind = "infer"
-from = "made.X"
-model = "vector"
-batch = {{ max = 4 }}
-[stages.add]
-kind = "infer"
-inputs = {{ a = "made.a", b = "made.b" }}
-model = "pair"
-[stages.constant]
-kind = "select"
-from = "people"
-columns = {{ k = "[0, 7]" }}
-[stages.all]
-kind = "reduce"
-from = "run"
-op = "concat"
-stack = true
-[sinks.sums]
-kind = "jsonl"
-from = ["add", "made.one"]
-[sinks.constants]
-kind = "jsonl"
-from = "constant"
-[sinks.array]
-kind = "npy"
-from = "all.y"
-[sinks.names]
-kind = "jsonl"
-from = "all.names"
-"#
-    ));
+    let columns = "columns = { age = 'f64?', id = 'text', 'income, EUR' = 'f64', 'height m' = 'f64' }";
+    let made = "columns = { X = '[height m, age, 1.5, income, EUR]', a = '[age]', b = 'f32([or_else(age, 0) * 2])', one = 'i32(1)' }";
+    let add = "kind = 'infer'\ninputs = { a = 'made.a', b = 'made.b' }\nmodel = 'pair'";
+    let flow = WorkflowFile::new()
+        .source("people", "csv", format_args!("paths = ['d.csv']\n{columns}"))
+        .stage("made", "select", "people", made)
+        .model("vector", vector)
+        .model("pair", pair)
+        .stage("run", "infer", "made.X", "model = 'vector'\nbatch = { max = 4 }")
+        .table("stages.add", add)
+        .stage("constant", "select", "people", "columns = { k = '[0, 7]' }")
+        .stage("all", "reduce", "run", "op = 'concat'\nstack = true")
+        .sink("sums", "jsonl", ["add", "made.one"])
+        .sink("constants", "jsonl", "constant")
+        .sink("array", "npy", "all.y")
+        .sink("names", "jsonl", "all.names")
+        .on_cpu();
+    place.write(flow);
     place.run(&[]).must_exit(65);
     let mut errors = place.errors();
     errors.sort();

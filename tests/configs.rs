@@ -62,8 +62,7 @@ fn this_machine() -> MachineView {
 fn every_file_passes_the_check_without_a_warning() {
     let place = Workplace::new();
     for file in handed_out() {
-        let ended = place.command(&["check", "--offline", file.to_str().unwrap()]);
-        ended.must_exit(0);
+        let ended = place.command(&["check", "--offline", file.to_str().unwrap()]).exited(0);
         ended.must_print(&["no errors"]);
         // No loader is started, which would look into a file.
         let mut warnings = ended.stderr.lines().filter(|line| line.starts_with("warning"));
@@ -92,8 +91,7 @@ fn every_file_that_fits_this_machine_runs_to_its_end() {
             continue;
         }
         let out = place.path(&format!("out-{}", ran.len()));
-        let ended = place.command(&["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()]);
-        ended.must_exit(0);
+        place.command(&["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()]).must_exit(0);
         place.nothing_is_left();
         ran.push(file);
     }

@@ -6,6 +6,7 @@ use std::fs;
 
 use crate::common::Workplace;
 use orchestra_testkit::records::items;
+use orchestra_testkit::workflow_file::WorkflowFile;
 use orchestra_testkit::{DEADLY, IN_LOAD, IN_RUN, LAST_WORDS, models};
 
 const ITEMS: u64 = 300;
@@ -58,28 +59,14 @@ fn a_pipeline_that_cannot_go_on_leaves_the_other_one_of_the_file_to_finish() {
 /// With a second pipeline over the same pictures, whose model is well.
 fn with_neighbour(place: Workplace) -> Workplace {
     let good = models::blocks(&place.path("models"), [1, 32, 32]).unwrap();
-    let other = format!(
-        r#"
-[sources.copies]
-kind = "images"
-paths = ["images/*.png"]
-[models.good]
-path = {good:?}
-[stages.small]
-kind = "image"
-from = "copies"
-size = [32, 32]
-color = "gray"
-scale = 1.0
-[stages.well]
-kind = "infer"
-from = "small"
-model = "good"
-[sinks.copies]
-kind = "jsonl"
-from = "well"
-"#
-    );
-    place.write(fs::read_to_string(place.workflow()).unwrap() + &other);
+    let other = WorkflowFile::new()
+        .source("copies", "images", "paths = ['images/*.png']")
+        .model("good", good)
+        .gray("small", "copies", [32, 32], "scale = 1.0")
+        .infer("well", "small", "good")
+        .sink("copies", "jsonl", "well")
+        .to_string();
+    let other = other.strip_prefix("version = 1\n").unwrap();
+    place.write(fs::read_to_string(place.workflow()).unwrap() + other);
     place
 }

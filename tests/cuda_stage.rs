@@ -8,6 +8,7 @@ use std::process::Command;
 use crate::common::{Ended, Run, Workplace, copy_folder, gpu, npy, repository};
 use orchestra_testkit::records::items;
 use orchestra_testkit::size::scaled;
+use orchestra_testkit::workflow_file::WorkflowFile;
 
 /// Items of most runs.
 const ITEMS: u64 = 2000;
@@ -37,29 +38,14 @@ impl Gpu {
         fs::write(place.path("x.npy"), npy(&format!("({n}, 4)"), (0..4 * n).map(|x| x as f32))).unwrap();
         fs::write(place.path("k.cu"), kernel).unwrap();
         // The twin of NVRTC starts `c++`, which no confined worker may.
-        place.write(format!(
-            "version = 1
-[sources.x]
-kind = \"tensors\"
-paths = [\"x.npy\"]
-[stages.y]
-kind = \"cuda\"
-from = \"x\"
-source = \"k.cu\"
-kernel = \"k\"
-outputs = {{ scaled = {{ dtype = \"f32\", shape = [4] }}, sum = {{ dtype = \"i64\", shape = [] }} }}
-arguments = {{ by = {{ dtype = \"f32\", value = 2 }}, plus = {{ dtype = \"i32\", value = 1 }} }}
-grid = \"rows\"
-batch = {{ max = 16, wait = \"5ms\" }}
-workers = 1
-memory = \"1GiB\"
-sandbox = \"off\"
-{more}
-[sinks.results]
-kind = \"jsonl\"
-from = \"y\"
-"
-        ));
+        let scaled =
+            "outputs = { scaled = { dtype = 'f32', shape = [4] }, sum = { dtype = 'i64', shape = [] } }";
+        let by = "arguments = { by = { dtype = 'f32', value = 2 }, plus = { dtype = 'i32', value = 1 } }";
+        let keys = "source = 'k.cu'\nkernel = 'k'\ngrid = 'rows'\nbatch = { max = 16, wait = '5ms' }\nworkers = 1\nmemory = '1GiB'";
+        let keys = format_args!("{scaled}\n{by}\n{keys}\nsandbox = \"off\"\n{more}").to_string();
+        let flow =
+            WorkflowFile::new().source("x", "tensors", "paths = ['x.npy']").stage("y", "cuda", "x", keys);
+        place.write(flow.results("y"));
         gpu
     }
 

@@ -7,6 +7,7 @@ use crate::common::Workplace;
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_testkit::models::{self, spec};
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};
+use orchestra_testkit::workflow_file::WorkflowFile;
 use serde_json::Value;
 
 const WIDTH: usize = 300;
@@ -50,51 +51,19 @@ fn workflow(place: &Workplace) {
     let map = map.with_file_name("map.onnx");
     fs::rename(folder.join("identity_f32.onnx"), &map).unwrap();
     let read = models::identity(&folder, DType::F32, &[1, 12, 48]).unwrap();
-    place.write(format!(
-        r#"version = 1
-[sources.pages]
-kind = "images"
-paths = ["images"]
-[models.find]
-path = {map:?}
-[models.read]
-path = {read:?}
-[stages.small]
-kind = "image"
-from = "pages"
-size = [80, 120]
-color = "gray"
-fit = "contain"
-[stages.map]
-kind = "infer"
-from = "small"
-model = "find"
-[stages.texts]
-kind = "detect"
-from = "map"
-layout = "dbnet"
-[stages.parts]
-kind = "crop"
-from = ["pages", "texts"]
-rotate = true
-size = [12, 48]
-fit = "left"
-color = "gray"
-[stages.read]
-kind = "infer"
-from = "parts"
-model = "read"
-[stages.record]
-kind = "gather"
-from = ["parts.label", "parts.polygon", "read"]
-[sinks.results]
-kind = "jsonl"
-from = "record"
-path = "results.jsonl"
-[devices]
-use = ["cpu"]
-"#
-    ));
+    let parts = "rotate = true\nsize = [12, 48]\nfit = 'left'\ncolor = 'gray'";
+    let flow = WorkflowFile::of_pictures("pages")
+        .model("find", map)
+        .model("read", read)
+        .gray("small", "pages", [80, 120], "fit = 'contain'")
+        .infer("map", "small", "find")
+        .stage("texts", "detect", "map", "layout = 'dbnet'")
+        .stage("parts", "crop", ["pages", "texts"], parts)
+        .infer("read", "parts", "read")
+        .stage("record", "gather", ["parts.label", "parts.polygon", "read"], "")
+        .results("record")
+        .on_cpu();
+    place.write(flow);
 }
 
 #[test]
@@ -104,8 +73,7 @@ fn texts_are_found_where_they_are_and_read_upright() {
     write_picture(&place.images().join("nothing.bmp"), &[]);
     fs::write(place.images().join("rubbish.bmp"), "BM, they said").unwrap();
     workflow(&place);
-    let ended = place.run(&[]);
-    ended.must_exit(65);
+    place.run(&[]).must_exit(65);
     let failures = place.failures();
     assert_eq!((failures.len(), failures[0]["item"].as_str()), (1, Some("rubbish.bmp")));
     let records = place.lines("results.jsonl");
@@ -328,39 +296,17 @@ fn a_model_that_asks_for_the_size_finds_boxes_of_the_picture_behind_a_letterbox(
     write_picture(&place.images().join("nothing.bmp"), &[]);
     fs::write(place.images().join("rubbish.bmp"), "BM, they said").unwrap();
     let model = write_sized_detector(&place.path("models"), [200, 100]);
-    let text = format!(
-        r#"version = 1
-[sources.pages]
-kind = "images"
-paths = ["images"]
-[models.find]
-path = {model:?}
-[stages.small]
-kind = "image"
-from = "pages"
-size = [200, 100]
-color = "gray"
-fit = "contain"
-filter = "nearest"
-[stages.size]
-kind = "size"
-from = "small"
-[stages.raw]
-kind = "infer"
-inputs = {{ images = "small", orig_target_sizes = "size" }}
-model = "find"
-[stages.found]
-kind = "detect"
-from = "raw"
-threshold = 0.5
-[sinks.results]
-kind = "jsonl"
-from = "found"
-path = "results.jsonl"
-[devices]
-use = ["cpu"]
-"#
-    );
+    let raw =
+        "kind = \"infer\"\ninputs = { images = \"small\", orig_target_sizes = \"size\" }\nmodel = \"find\"";
+    let text = WorkflowFile::of_pictures("pages")
+        .model("find", &model)
+        .gray("small", "pages", [200, 100], "fit = 'contain'\nfilter = 'nearest'")
+        .stage("size", "size", "small", "")
+        .table("stages.raw", raw)
+        .stage("found", "detect", "raw", "threshold = 0.5")
+        .results("found")
+        .on_cpu()
+        .to_string();
     place.write(&text);
     place.run(&[]).must_exit(65);
     assert_eq!(place.failures().len(), 1);
@@ -378,12 +324,7 @@ use = ["cpu"]
     let said = place.command(&["inspect", model.to_str().unwrap()]);
     place.write(&said.must_exit(0).stdout);
     place.on_file("check", &["--offline"]).must_exit(0);
-    fs::write(
-        place.workflow(),
-        text.replace("orig_target_sizes = \"size\"", "orig_target_sizes = \"small\""),
-    )
-    .unwrap();
-    let check = place.on_file("check", &["--offline"]);
-    check.must_exit(78).must_say(&["kind = \"size\", from = \"small\""]);
+    place.write(text.replace("orig_target_sizes = \"size\"", "orig_target_sizes = \"small\""));
+    place.on_file("check", &["--offline"]).must_exit(78).must_say(&["kind = \"size\", from = \"small\""]);
     place.nothing_is_left();
 }

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::common::{Workplace, repository};
 use orchestra_testkit::skip::skip;
+use orchestra_testkit::workflow_file::WorkflowFile;
 use serde_json::{Value, json};
 
 /// What a script says that fetches models; `None`: they cannot be had, and the test is skipped.
@@ -53,41 +54,17 @@ struct Case {
 fn found_by_both(models: &Path, case: &Case, more: &Value) -> [Vec<Value>; 2] {
     let place = Workplace::new();
     let Case { side, threshold, output, keys: [pixels, found], .. } = case;
-    place.write(format!(
-        r#"version = 1
-[sources.pictures]
-kind = "images"
-paths = [{:?}]
-[models.detector]
-path = {:?}
-[stages.pixels]
-kind = "image"
-from = "pictures"
-size = [{side}, {side}]
-fit = "contain"
-pad = 114
-{pixels}
-[stages.raw]
-kind = "infer"
-from = "pixels"
-model = "detector"
-[stages.found]
-kind = "detect"
-from = "raw"
-threshold = {threshold}
-{found}
-[sinks.results]
-kind = "jsonl"
-from = "found"
-[sinks.raw]
-kind = "npy"
-from = "{output}"
-[devices]
-use = ["cpu"]
-"#,
-        repository().join(case.picture),
-        models.join(case.model),
-    ));
+    let pixels = format!("size = [{side}, {side}]\nfit = 'contain'\npad = 114\n{pixels}");
+    let flow = WorkflowFile::new()
+        .source("pictures", "images", format_args!("paths = [{:?}]", repository().join(case.picture)))
+        .model("detector", models.join(case.model))
+        .stage("pixels", "image", "pictures", pixels)
+        .infer("raw", "pixels", "detector")
+        .stage("found", "detect", "raw", format_args!("threshold = {threshold}\n{found}"))
+        .results("found")
+        .sink("raw", "npy", output)
+        .on_cpu();
+    place.write(flow);
     place.run(&[]).must_exit(0);
     let record: Value =
         serde_json::from_str(&fs::read_to_string(place.out().join("results.jsonl")).unwrap()).unwrap();
@@ -160,15 +137,12 @@ fn boxes_of_genuine_exports_are_those_of_another_implementation() {
     assert!(inspect("slider.onnx").contains("detector of layout yolov8"));
     let masks = Case {
         model: "slider.onnx",
-        picture: "tests/photo.jpg",
-        size: [500, 375],
         side: 640,
         taken: [0, 80, 640, 480],
-        keys: ["", ""],
-        layout: "yolov8",
         output: "raw.output0",
         shape: [37, 8400],
         threshold: 0.0001,
+        ..yolov8
     };
     let (n, best) = agrees(&models, &masks, &json!({ "classes": 1 }));
     println!("yolov8 with masks: {n} boxes, the best has {best}");

@@ -3,12 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Cursor, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use fastrand::Rng;
 use orchestra_testkit::size::scaled;
+use orchestra_testkit::workflow_file::WorkflowFile;
 use serde_json::Value;
+use zip::CompressionMethod;
+use zip::write::{SimpleFileOptions, ZipWriter};
 
 use crate::common::random::random;
 use crate::common::{Workplace, npy};
@@ -17,12 +21,14 @@ fn results(place: &Workplace) -> Vec<u8> {
     fs::read(place.out().join("results.jsonl")).unwrap()
 }
 
-/// A workplace whose rows go through a filter to one file of records, from files of this kind.
+/// A workplace whose rows go through a filter to one file of records, from files of this kind; pictures through a stage that decodes them.
 pub fn rows_of(kind: &str, file: &str) -> Workplace {
-    Workplace::of(format!(
-        "version = 1\n[sources.s]\nkind = {kind:?}\npaths = [{file:?}]\n[stages.all]\nkind = \"filter\"\nkeep = \"true\"\nfrom = \"s\"\n\
-         [sinks.results]\nkind = \"jsonl\"\nfrom = \"all\"\n"
-    ))
+    let (stage, keys) = match kind {
+        "zip" => ("image", "size = [1, 1]\ncolor = 'gray'\ndtype = 'u8'"),
+        _ => ("filter", "keep = 'true'"),
+    };
+    let flow = WorkflowFile::new().source("s", kind, format_args!("paths = [{file:?}]"));
+    Workplace::of(flow.stage("all", stage, "s", keys).results("all"))
 }
 
 /// Writes a file in its place, and gives it the time that it had.
@@ -77,53 +83,26 @@ fn rows_that_stand_elsewhere_since_a_run_are_refused_by_name_and_those_behind_th
 }
 
 /// A tar archive of these members.
-pub fn tar(members: &[(String, Vec<u8>)]) -> Vec<u8> {
-    let mut file = Vec::new();
+fn tar(members: &[(String, Vec<u8>)]) -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
     for (name, bytes) in members {
-        let mut header = [0; 512];
-        header[..name.len()].copy_from_slice(name.as_bytes());
-        let fields = [
-            (100, "0000644"),
-            (124, &format!("{:011o}", bytes.len())),
-            (148, "        "),
-            (156, "0"),
-            (257, "ustar\u{0}00"),
-        ];
-        for (at, text) in fields {
-            header[at..at + text.len()].copy_from_slice(text.as_bytes());
-        }
-        let sum = format!("{:06o}", header.iter().map(|byte| u32::from(*byte)).sum::<u32>());
-        header[148..155].copy_from_slice(format!("{sum}\0").as_bytes());
-        file.extend_from_slice(&header);
-        file.extend_from_slice(bytes);
-        file.resize(file.len().next_multiple_of(512), 0);
+        let mut header = tar::Header::new_ustar();
+        header.set_mode(0o644);
+        header.set_size(bytes.len() as u64);
+        archive.append_data(&mut header, name, &bytes[..]).unwrap();
     }
-    file.resize(file.len() + 1024, 0);
-    file
+    archive.into_inner().unwrap()
 }
 
 /// A zip archive of these members, as they are.
-pub fn zip(members: &[(String, Vec<u8>)]) -> Vec<u8> {
-    let (mut file, mut directory) = (Vec::new(), Vec::new());
+fn zip(members: &[(String, Vec<u8>)]) -> Vec<u8> {
+    let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
+    let stored = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
     for (name, bytes) in members {
-        let mut crc = flate2::Crc::new();
-        crc.update(bytes);
-        let [len, at] = [bytes.len(), file.len()].map(|n| (n as u32).to_le_bytes());
-        // The version, flags, method, and time; then the sizes, and the length of the name.
-        let about = [
-            &[20, 0, 0, 0, 0, 0, 0, 0, 0x21, 0][..],
-            &crc.sum().to_le_bytes(),
-            &len,
-            &len,
-            &[name.len() as u8, 0, 0, 0],
-        ]
-        .concat();
-        file.extend([b"PK\x03\x04", &about[..], name.as_bytes(), bytes].concat());
-        directory.extend([b"PK\x01\x02\x14\0", &about[..], &[0; 10], &at, name.as_bytes()].concat());
+        archive.start_file(&**name, stored).unwrap();
+        archive.write_all(bytes).unwrap();
     }
-    let [len, at] = [directory.len(), file.len()].map(|n| (n as u32).to_le_bytes());
-    let n = (members.len() as u16).to_le_bytes();
-    [&file[..], &directory, b"PK\x05\x06\0\0\0\0", &n, &n, &len, &at, &[0; 2]].concat()
+    archive.finish().unwrap().into_inner()
 }
 
 const KINDS: [(&str, &str); 6] = [
@@ -135,32 +114,51 @@ const KINDS: [(&str, &str); 6] = [
     ("parquet", "a.parquet"),
 ];
 
-/// The file of these numbers, an item each, and what the items are called.
-fn file_of(kind: &str, file: &str, rows: &[u64]) -> (Vec<u8>, Vec<String>) {
+/// The file of these numbers, an item each with so many bytes more, and what the items are called.
+pub fn file_of(file: &str, rows: &[u64], more: usize) -> (Vec<u8>, Vec<String>) {
     let named = |name: &dyn Fn(usize, u64) -> String| {
         rows.iter().enumerate().map(|(at, n)| format!("{file}{}", name(at, *n))).collect::<Vec<_>>()
     };
-    let lines = |line: &dyn Fn(&u64) -> String| rows.iter().map(line).collect::<String>().into_bytes();
+    // No compression takes much of it.
+    let text = |n: u64| {
+        let mut rng = Rng::with_seed(n);
+        (0..more).map(|_| rng.alphanumeric()).collect::<String>()
+    };
+    let lines = |line: &dyn Fn(u64) -> String| rows.iter().map(|n| line(*n)).collect::<String>().into_bytes();
     let members = |name: &str, bytes: &dyn Fn(u64) -> Vec<u8>| {
         rows.iter().map(|n| (format!("k{n}.{name}"), bytes(*n))).collect::<Vec<_>>()
     };
-    let csv = || [b"id,text\n".to_vec(), lines(&|n| format!("{n},\"the\nrow\"\n"))].concat();
-    match kind {
+    let csv = || [b"id,text\n".to_vec(), lines(&|n| format!("{n},\"the\nrow{}\"\n", text(n)))].concat();
+    let array = || match more {
+        0 => npy(&format!("({},)", rows.len()), rows.iter().map(|n| *n as f32)),
+        _ => {
+            let each = more / 4;
+            let numbers = rows.iter().flat_map(|n| std::iter::repeat_n(*n as f32, each));
+            npy(&format!("({}, {each})", rows.len()), numbers)
+        }
+    };
+    let by_place = || named(&|at, _| format!("[{at}]"));
+    match file.rsplit('.').next().unwrap() {
         // Each row has two lines.
         "csv" => (csv(), named(&|at, _| format!(":{}", 2 + 2 * at))),
-        "jsonl" => (lines(&|n| format!("{{\"id\": {n}}}\n")), named(&|at, _| format!(":{}", 1 + at))),
-        "tensors" => {
-            let array = npy(&format!("({},)", rows.len()), rows.iter().map(|n| *n as f32));
-            (array, named(&|at, _| format!("[{at}]")))
+        "jsonl" => {
+            let line = |n| format!("{{\"id\": {n}, \"t\": \"{}\"}}\n", text(n));
+            (lines(&line), named(&|at, _| format!(":{}", 1 + at)))
         }
-        "tar" => (tar(&members("txt", &|n| n.to_string().into_bytes())), named(&|_, n| format!("/k{n}"))),
+        "npy" => (array(), by_place()),
+        "npz" => (zip(&[("x.npy".to_owned(), array())]), by_place()),
+        "tar" => {
+            let member = |n: u64| format!("{n}{}", text(n)).into_bytes();
+            (tar(&members("txt", &member)), named(&|_, n| format!("/k{n}")))
+        }
         "zip" => {
             let picture = |n: u64| {
-                let mut png = std::io::Cursor::new(Vec::new());
+                let mut png = Cursor::new(Vec::new());
                 image::GrayImage::from_pixel(1, 1, image::Luma([n as u8]))
                     .write_to(&mut png, image::ImageFormat::Png)
                     .unwrap();
-                png.into_inner()
+                // Behind its end a picture may have any bytes.
+                [png.into_inner(), vec![0; more]].concat()
             };
             (zip(&members("png", &picture)), named(&|_, n| format!("/k{n}.png")))
         }
@@ -170,8 +168,7 @@ fn file_of(kind: &str, file: &str, rows: &[u64]) -> (Vec<u8>, Vec<String>) {
             fs::write(place.path("a.csv"), csv()).unwrap();
             place.edit("kind = \"jsonl\"", "kind = \"parquet\"\npath = \"a.parquet\"\nordered = true");
             place.run(&[]).must_exit(0);
-            let table = fs::read(place.out().join("a-00000.parquet")).unwrap();
-            (table, named(&|at, _| format!("[{at}]")))
+            (fs::read(place.out().join("a-00000.parquet")).unwrap(), by_place())
         }
     }
 }
@@ -227,21 +224,15 @@ fn whatever_is_done_to_a_source_between_two_starts_no_record_is_wrong_lost_or_do
     for round in 0..scaled(300, 30) {
         let (kind, file) = KINDS[round % KINDS.len()];
         let place = rows_of(kind, file);
-        if kind == "zip" {
-            place.edit(
-                "kind = \"filter\"\nkeep = \"true\"",
-                "kind = \"image\"\nsize = [1, 1]\ncolor = \"gray\"\ndtype = \"u8\"",
-            );
-        }
         let mut rows: Vec<u64> = (100..250).collect();
         rng.shuffle(&mut rows);
         rows.truncate(rng.usize(2..12));
         let path = place.path(file);
-        fs::write(&path, file_of(kind, file, &rows).0).unwrap();
+        fs::write(&path, file_of(file, &rows, 0).0).unwrap();
         place.run(&[]).must_exit(0);
         let before = results(&place);
         let (now, is_same) = edited(&mut rng, kind, &rows);
-        let (bytes, names) = file_of(kind, file, &now);
+        let (bytes, names) = file_of(file, &now, 0);
         let of = |path: &Path| path.metadata().unwrap();
         match bytes.len() as u64 == of(&path).len() {
             true => edit_and_hide(&path, &bytes),

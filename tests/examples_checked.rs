@@ -193,8 +193,7 @@ fn every_example_gives_that_while_its_processes_are_killed_and_the_run_itself() 
         }
         println!("{name}: {deaths} runs and {killed} of its processes were killed");
         assert!(deaths > 0, "{name} is done before it can be struck");
-        let verified = place.command(&["verify", out.to_str().unwrap()]);
-        verified.must_exit(0).must_print(&["0 lost, 0 doubled"]);
+        place.command(&["verify", out.to_str().unwrap()]).must_exit(0).must_print(&["0 lost, 0 doubled"]);
         check(name, &folder, &out);
         place.no_process_is_left();
     }

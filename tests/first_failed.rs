@@ -45,8 +45,7 @@ fn was_stopped(place: &Workplace, ended: &Ended, where_: &str) {
     assert!(report["items"]["done"] == 0 && (100..MANY).contains(&read), "{report}");
     let causes = report["failures"].as_array().unwrap();
     assert!(causes.len() == 1 && causes[0]["items"] == read, "{causes:?}");
-    let verified = place.on_out("verify", &[]);
-    verified.must_exit(2).must_say(&["has not ended"]);
+    place.on_out("verify", &[]).must_exit(2).must_say(&["has not ended"]);
 }
 
 /// The arguments of the command that stands in the line behind these words.
@@ -135,8 +134,7 @@ fn fewer_items_than_that_and_items_of_which_one_was_done_come_to_their_end() {
         let place = place(&pipeline("n", "rows.jsonl"));
         rows(&place, "rows.jsonl", good, n);
         // In their order: the good one comes first.
-        let ended = place.run(&["--set", "limits.loaders=1"]);
-        ended.must_exit(65).must_say(&["workflow finished"]);
+        place.run(&["--set", "limits.loaders=1"]).must_exit(65).must_say(&["workflow finished"]);
         let out = fs::read_to_string(place.out().join("n_out.jsonl")).unwrap();
         assert_eq!((out.lines().count() as u64, place.failures().len() as u64), (good, n - good));
         let report = place.report();

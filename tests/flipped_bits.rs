@@ -9,76 +9,41 @@ use std::path::{Path, PathBuf};
 use fastrand::Rng;
 
 use crate::common::random::random;
-use crate::common::{Workplace, copy_folder};
+use crate::common::{Workplace, copy_folder, members_of};
 use crate::part_kills::kill_at;
+use orchestra_testkit::leaks;
 use orchestra_testkit::size::{scaled, storm};
+use orchestra_testkit::workflow_file::WorkflowFile;
 
 const ITEMS: u64 = 400;
 
 /// Records in a text, a table, parts and files of their own, of failures as well, and of results of all rows. Every twentieth item fails.
-const WORKFLOW: &str = "version = 1
-[sources.rows]
-kind = \"jsonl\"
-paths = [\"rows.jsonl\"]
-columns = { n = \"i64\", v = \"f32[2]\" }
-[stages.all]
-kind = \"select\"
-from = \"rows\"
-columns = { n = \"n\" }
-[stages.vector]
-kind = \"select\"
-from = \"rows\"
-columns = { v = \"v\" }
-[stages.count]
-kind = \"reduce\"
-from = \"all\"
-op = \"count\"
-[stages.total]
-kind = \"reduce\"
-from = \"all\"
-op = \"sum\"
-[stages.every]
-kind = \"reduce\"
-from = \"all\"
-op = \"concat\"
-[sinks.lines]
-kind = \"jsonl\"
-from = \"all\"
-[sinks.table]
-kind = \"csv\"
-from = \"all\"
-[sinks.arrays]
-kind = \"npy\"
-from = \"vector\"
-[sinks.parts]
-kind = \"tar\"
-from = \"all\"
-rows_per_file = 40
-[sinks.columns]
-kind = \"parquet\"
-from = \"all\"
-rows_per_file = 40
-[sinks.count]
-kind = \"jsonl\"
-from = \"count\"
-[sinks.total]
-kind = \"csv\"
-from = \"total\"
-[sinks.every]
-kind = \"jsonl\"
-from = \"every\"
-[sinks.everyparts]
-kind = \"tar\"
-from = \"every\"
-rows_per_file = 200
-[sinks.failed]
-kind = \"tar\"
-from = \"failures\"
-rows_per_file = 4
-[limits]
-loaders = 1
-memory = \"1MiB\"
-";
+fn workflow() -> WorkflowFile {
+    let flow = WorkflowFile::new()
+        .source("rows", "jsonl", "paths = ['rows.jsonl']\ncolumns = { n = 'i64', v = 'f32[2]' }")
+        .stage("all", "select", "rows", "columns = { n = 'n' }")
+        .stage("vector", "select", "rows", "columns = { v = 'v' }");
+    let reduces = [("count", "count"), ("total", "sum"), ("every", "concat")];
+    let flow = reduces
+        .into_iter()
+        .fold(flow, |flow, (name, op)| flow.stage(name, "reduce", "all", format_args!("op = '{op}'")));
+    let sinks = [
+        ("lines", "jsonl", "all", ""),
+        ("table", "csv", "all", ""),
+        ("arrays", "npy", "vector", ""),
+        ("parts", "tar", "all", "rows_per_file = 40"),
+        ("columns", "parquet", "all", "rows_per_file = 40"),
+        ("count", "jsonl", "count", ""),
+        ("total", "csv", "total", ""),
+        ("every", "jsonl", "every", ""),
+        ("everyparts", "tar", "every", "rows_per_file = 200"),
+        ("failed", "tar", "failures", "rows_per_file = 4"),
+    ];
+    let flow = sinks.into_iter().fold(flow, |flow, (name, kind, from, keys)| {
+        flow.table(format_args!("sinks.{name}"), format_args!("kind = '{kind}'\nfrom = '{from}'\n{keys}"))
+    });
+    flow.table("limits", "loaders = 1\nmemory = '1MiB'")
+}
 
 fn write_workflow(place: &Workplace) {
     let row = |n: u64| match n % 20 {
@@ -86,7 +51,7 @@ fn write_workflow(place: &Workplace) {
         _ => format!("{{\"n\": {n}, \"v\": [{n}, 0.5]}}\n"),
     };
     fs::write(place.path("rows.jsonl"), (0..ITEMS).map(row).collect::<String>()).unwrap();
-    place.write(WORKFLOW);
+    place.write(workflow());
 }
 
 /// What the sinks have written, but for tables of Parquet, by the beginnings of the names of their files: lines, members of archives, or whole files, in
@@ -102,7 +67,10 @@ fn results(out: &Path) -> BTreeMap<String, Vec<Vec<u8>>> {
         let bytes = fs::read(&path).unwrap();
         let records = match path.extension().unwrap().to_str().unwrap() {
             "parquet" => continue,
-            "tar" => members(&bytes),
+            "tar" => members_of(&bytes)
+                .into_iter()
+                .map(|(name, file)| [name.into_bytes(), file].concat())
+                .collect(),
             "npy" => vec![[name.as_bytes(), &bytes].concat()],
             _ => bytes.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect(),
         };
@@ -112,28 +80,9 @@ fn results(out: &Path) -> BTreeMap<String, Vec<Vec<u8>>> {
     found
 }
 
-/// Name and content of each member of an archive, as one text.
-fn members(mut tar: &[u8]) -> Vec<Vec<u8>> {
-    let mut members = Vec::new();
-    while tar.len() >= 512 && tar[0] != 0 {
-        let size = std::str::from_utf8(&tar[124..135]).unwrap();
-        let size = usize::from_str_radix(size, 8).unwrap();
-        members.push([&tar[..100], &tar[512..512 + size]].concat());
-        tar = &tar[512 + size.next_multiple_of(512)..];
-    }
-    members
-}
-
 fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
-        match entry.file_type().unwrap().is_dir() {
-            true => files.extend(files_below(&entry.path())),
-            false => files.push(entry.path()),
-        }
-    }
-    files.sort();
-    files
+    let paths = leaks::files_below(folder).into_iter().map(|path| folder.join(path));
+    paths.filter(|path| path.is_file()).collect()
 }
 
 /// The rows of the tables of Parquet, in any order, as a run reads them.

@@ -183,8 +183,7 @@ fn a_source_that_cannot_be_listed_on_leaves_the_other_pipelines_of_its_file_runn
     fed.feed(0..1);
     let run = fed.start_until(1);
     writeln!(fed.pipe, "./").unwrap();
-    let ended = run.wait();
-    ended.must_exit(78).must_say(&["the items of source `scans` cannot be listed: "]);
+    run.wait().must_exit(78).must_say(&["the items of source `scans` cannot be listed: "]);
     let pixels = fs::read_to_string(fed.place.out().join("pixels.jsonl")).unwrap();
     assert_eq!(pixels.lines().count() as u64, ITEMS);
 }

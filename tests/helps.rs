@@ -323,14 +323,12 @@ fn check_and_plan_say_how_many_items_there_are_and_what_each_is() {
             "version = 1\n[sources.s]\n{source}\n[stages.t]\n{stage}\nfrom = \"s\"\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"t\"\n"
         );
         place.write(text);
-        let checked = check(&place);
-        checked.must_exit(0).must_print(&[says]);
+        check(&place).must_exit(0).must_print(&[says]);
         let json = check_json(&place, 0);
         assert!(json["sources"][0]["in_words"].as_str().unwrap().starts_with(says), "{json}");
         let number: String = says.split(' ').next().unwrap().replace(',', "");
         assert_eq!(json["sources"][0]["items"].to_string(), number);
-        let planned = place.on_file("plan", &[]);
-        planned.must_exit(0).must_print(&[&format!("source s: {says}")]);
+        place.on_file("plan", &[]).must_exit(0).must_print(&[&format!("source s: {says}")]);
     }
 }
 

@@ -11,6 +11,7 @@ use crate::peak::{MOST, peak_of, peak_with};
 use orchestra_testkit::hostile_images::write_hostile_pictures;
 use orchestra_testkit::images::write_blank_picture;
 use orchestra_testkit::records::{ItemKey, Records, items};
+use orchestra_testkit::workflow_file::WorkflowFile;
 
 const ITEMS: u64 = 60;
 
@@ -69,33 +70,14 @@ fn one_picture_at_a_time_has_the_memory_of_all_loaders_whichever_source_it_is_of
             write_blank_picture(&place.path(folder), index, SIDE).unwrap();
         }
     }
-    let text = "version = 1
-[sources.scans]
-kind = \"images\"
-paths = [\"images\"]
-[sources.others]
-kind = \"images\"
-paths = [\"more\"]
-[stages.pixels]
-kind = \"image\"
-from = \"scans\"
-size = [8, 8]
-filter = \"nearest\"
-[stages.pixels_of_others]
-kind = \"image\"
-from = \"others\"
-size = [8, 8]
-filter = \"nearest\"
-[sinks.results]
-kind = \"jsonl\"
-from = \"pixels\"
-path = \"results.jsonl\"
-[sinks.results_of_others]
-kind = \"jsonl\"
-from = \"pixels_of_others\"
-path = \"others.jsonl\"
-";
-    place.write(text);
+    let keys = "size = [8, 8]\nfilter = 'nearest'";
+    let flow = WorkflowFile::of_pictures("scans")
+        .source("others", "images", "paths = ['more']")
+        .stage("pixels", "image", "scans", keys)
+        .stage("pixels_of_others", "image", "others", keys)
+        .results("pixels")
+        .sink("others", "jsonl", "pixels_of_others");
+    place.write(flow);
     let results = ["results.jsonl", "others.jsonl"];
     let (peak, _) = peak_with(&place, &["--set", "limits.loaders=2"], 0, &results);
     let all = items("scans", 0..2).into_iter().chain(items("others", 0..2)).collect();

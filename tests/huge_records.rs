@@ -8,6 +8,7 @@ use orchestra_core::DType;
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;
 use orchestra_testkit::size::scaled;
+use orchestra_testkit::workflow_file::WorkflowFile;
 
 /// Items of the small run: so many that as much text is in flight as ever will be. With 120 it held 6 to 13 MB less than any longer run did.
 const FEW: u64 = 240;
@@ -74,33 +75,15 @@ fn stretched(rows: u64, n: usize) -> Workplace {
     let model = models::stretched(&place.path("models"), n).unwrap();
     fs::write(place.path("rows.npy"), npy(&format!("({rows}, 1)"), (0..rows).map(|row| row as f32 + 1.0)))
         .unwrap();
-    place.write(format!(
-        "version = 1
-[sources.scans]
-kind = \"tensors\"
-paths = [\"rows.npy\"]
-[models.stretched]
-path = {model:?}
-threads = 1
-workers = 2
-[stages.read]
-kind = \"infer\"
-from = \"scans\"
-model = \"stretched\"
-batch = {{ max = 32 }}
-[stages.best]
-kind = \"classify\"
-from = \"read\"
-[sinks.results]
-kind = \"jsonl\"
-from = \"best\"
-path = \"results.jsonl\"
-[devices]
-use = [\"cpu\"]
-[limits]
-memory = \"256MiB\"
-"
-    ));
+    let flow = WorkflowFile::new()
+        .source("scans", "tensors", "paths = ['rows.npy']")
+        .table("models.stretched", format_args!("path = {model:?}\nthreads = 1\nworkers = 2"))
+        .stage("read", "infer", "scans", "model = 'stretched'\nbatch = { max = 32 }")
+        .stage("best", "classify", "read", "")
+        .results("best")
+        .on_cpu()
+        .table("limits", "memory = '256MiB'");
+    place.write(flow);
     place
 }
 
@@ -111,8 +94,7 @@ fn outputs_of_open_shape_stay_within_a_quarter_of_the_memory_of_a_run() {
     println!("{} MiB", peak >> 20);
     assert!(peak < 128 << 20, "{peak} bytes of memory");
     let place = stretched(2, 1 << 22);
-    let ended = place.run(&[]);
-    ended.must_exit(65);
+    place.run(&[]).must_exit(65);
     let records = place.must_hold(&items("scans", []), &items("scans", 0..2));
     for (key, failed) in &records.failed {
         let error = failed["error"].as_str().unwrap();
@@ -130,27 +112,13 @@ fn tiny_items(n: u64) -> Workplace {
     let model = models::identity(&place.path("models"), DType::F32, &[4]).unwrap();
     let rows = (0..n).flat_map(|row| [row as f32; 4]);
     fs::write(place.path("rows.npy"), npy(&format!("({n}, 4)"), rows)).unwrap();
-    place.write(format!(
-        "version = 1
-[sources.scans]
-kind = \"tensors\"
-paths = [\"rows.npy\"]
-[models.same]
-path = {model:?}
-threads = 1
-[stages.read]
-kind = \"infer\"
-from = \"scans\"
-model = \"same\"
-batch = {{ max = 64 }}
-[sinks.results]
-kind = \"jsonl\"
-from = \"read\"
-path = \"results.jsonl\"
-[devices]
-use = [\"cpu\"]
-"
-    ));
+    let flow = WorkflowFile::new()
+        .source("scans", "tensors", "paths = ['rows.npy']")
+        .table("models.same", format_args!("path = {model:?}\nthreads = 1"))
+        .stage("read", "infer", "scans", "model = 'same'\nbatch = { max = 64 }")
+        .results("read")
+        .on_cpu();
+    place.write(flow);
     place
 }
 

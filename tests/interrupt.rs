@@ -68,8 +68,7 @@ fn a_second_signal_ends_a_run_whose_model_hangs() {
         run.signal(signal);
         run.must_say("stopping: finishing what is in flight");
         run.signal(signal);
-        let ended = run.wait();
-        ended.must_exit(130).must_say(&["stopping now: workers are killed", "What is done is kept"]);
+        run.wait().must_exit(130).must_say(&["stopping now: workers are killed", "What is done is kept"]);
         place.nothing_is_left();
         place.run(&["--set", "limits.batch_timeout=5s"]).must_exit(65).must_say(&["going on: "]);
         let records = place.must_hold(&items("scans", 1..n), &items("scans", [0]));
@@ -97,8 +96,7 @@ fn a_third_signal_ends_the_command_at_once_and_the_run_is_completed_later() {
         run.signal(signals[1]);
         run.must_say("stopping now: workers are killed");
         run.signal(signals[2]);
-        let ended = run.wait();
-        ended.must_exit(130);
+        let ended = run.wait().exited(130);
         // It went without a word about results: there was no time for that.
         assert!(!ended.stderr.contains("What is done is kept"), "{}", ended.stderr);
         place.end_strangers();

@@ -54,8 +54,7 @@ fn run_in_json(place: &Workplace, more: &[&str], variables: &[(&str, &str)]) -> 
 #[test]
 fn json_lines_hold_the_ids_of_what_they_are_about() {
     let place = workplace(40);
-    let ended = run_in_json(&place, &["-v"], &[]);
-    ended.must_exit(0);
+    let ended = run_in_json(&place, &["-v"], &[]).exited(0);
     let run_id = place.report()["run_id"].clone();
     let said = objects(&ended.stderr);
     let last = said.last().unwrap();
@@ -82,8 +81,7 @@ fn text_lines_are_the_default_and_the_file_may_ask_for_json() {
     let text = fs::read_to_string(place.out().join("logs/scans.log")).unwrap();
     assert!(text.lines().all(|l| serde_json::from_str::<Value>(l).is_err()), "{text}");
     place.edit("[telemetry]", "[telemetry]\nlog_format = \"json\"");
-    let ended = place.run(&["--fresh"]);
-    ended.must_exit(0);
+    let ended = place.run(&["--fresh"]).exited(0);
     assert!(ended.stderr.contains("2 done") && !ended.stderr.contains("{\""), "{}", ended.stderr);
     let text = fs::read_to_string(place.out().join("logs/scans.log")).unwrap();
     assert!(text.lines().any(|l| serde_json::from_str::<Value>(l).is_ok()), "{text}");
@@ -92,8 +90,7 @@ fn text_lines_are_the_default_and_the_file_may_ask_for_json() {
 #[test]
 fn what_a_worker_says_is_logged_with_its_name_and_a_flood_of_it_is_bounded() {
     let place = workplace(64);
-    let ended = run_in_json(&place, &[], &[(DEADLY, FLOOD_IN_RUN)]);
-    ended.must_exit(0);
+    run_in_json(&place, &[], &[(DEADLY, FLOOD_IN_RUN)]).must_exit(0);
     place.holds_exactly(64);
     let lines = log(&place, "scans.log");
     let says = of(&lines, "worker says");

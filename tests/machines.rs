@@ -21,8 +21,7 @@ fn plan(place: &Workplace, file: &str, machine: &Path, more: &[&str]) -> Ended {
 fn a_server_is_planned_for_on_a_machine_without_gpus() {
     let place = Workplace::new();
     let machine = configs().join("machines/8x24gb.toml");
-    let ended = plan(&place, "eight-gpus.toml", &machine, &[]);
-    ended.must_exit(0);
+    let ended = plan(&place, "eight-gpus.toml", &machine, &[]).exited(0);
     assert_eq!(ended.stderr, "");
     for part in ["8x24gb.toml: 96 cores, 384 GiB of memory, 8 GPUs", "cuda:7", "23.5 GiB free of 24 GiB"] {
         ended.must_print(&[part]);

@@ -8,6 +8,7 @@ use orchestra_core::DType;
 use orchestra_testkit::models;
 use orchestra_testkit::processes::children;
 use orchestra_testkit::size::{scaled, storm};
+use orchestra_testkit::workflow_file::WorkflowFile;
 use serde_json::Value;
 
 /// Boxes of each item.
@@ -25,57 +26,21 @@ fn write(place: &Workplace, items: u64) {
     fs::write(place.path("pages.txt"), list).unwrap();
     let boxes = models::constant_boxes(&place.path("models"), [1, 8, 8], EACH as usize).unwrap();
     let reader = models::identity(&place.path("models"), DType::F32, &[1, 2, 2]).unwrap();
-    place.write(format!(
-        r#"version = 1
-[sources.pages]
-kind = "images"
-manifest = "pages.txt"
-root = "images"
-[models.boxes]
-path = {boxes:?}
-devices = ["cpu"]
-workers = 1
-[models.reader]
-path = {reader:?}
-devices = ["cpu:1"]
-workers = 1
-[stages.small]
-kind = "image"
-from = "pages"
-size = [8, 8]
-color = "gray"
-[stages.find]
-kind = "infer"
-from = "small"
-model = "boxes"
-[stages.parts]
-kind = "crop"
-from = ["pages", "find"]
-size = [2, 2]
-color = "gray"
-[stages.read]
-kind = "infer"
-from = "parts"
-model = "reader"
-batch = {{ max = {BATCH}, wait = "1m" }}
-[stages.page]
-kind = "gather"
-from = "read"
-[stages.number]
-kind = "reduce"
-from = "read"
-op = "count"
-[sinks.results]
-kind = "jsonl"
-from = "page"
-path = "results.jsonl"
-[sinks.number]
-kind = "jsonl"
-from = "number"
-[devices]
-use = ["cpu", "cpu"]
-"#
-    ));
+    let read = format!("model = 'reader'\nbatch = {{ max = {BATCH}, wait = '1m' }}");
+    let flow = WorkflowFile::new()
+        .source("pages", "images", "manifest = 'pages.txt'\nroot = 'images'")
+        .table("models.boxes", format_args!("path = {boxes:?}\ndevices = ['cpu']\nworkers = 1"))
+        .table("models.reader", format_args!("path = {reader:?}\ndevices = ['cpu:1']\nworkers = 1"))
+        .gray("small", "pages", [8, 8], "")
+        .infer("find", "small", "boxes")
+        .stage("parts", "crop", ["pages", "find"], "size = [2, 2]\ncolor = 'gray'")
+        .stage("read", "infer", "parts", read)
+        .stage("page", "gather", "read", "")
+        .stage("number", "reduce", "read", "op = 'count'")
+        .results("page")
+        .sink("number", "jsonl", "number")
+        .table("devices", "use = ['cpu', 'cpu']");
+    place.write(flow);
 }
 
 /// Whether each crop was read once; gives the crops in a batch, on average.

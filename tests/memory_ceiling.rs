@@ -12,47 +12,24 @@ use crate::uml::boot;
 use orchestra_testkit::hostile_images::write_hostile_pictures;
 use orchestra_testkit::images::write_blank_picture;
 use orchestra_testkit::records::{ItemKey, Records, items};
+use orchestra_testkit::workflow_file::WorkflowFile;
 
 const NEIGHBOURS: u64 = 20;
 
 /// Pictures of `whole` are decoded whole, since the nearest pixel may be any.
-const WORKFLOW: &str = r#"version = 1
-[sources.scans]
-kind = "images"
-paths = ["images"]
-[stages.pixels]
-kind = "image"
-from = "scans"
-size = [32, 32]
-color = "gray"
-scale = 1.0
-[sinks.results]
-kind = "jsonl"
-from = "pixels"
-path = "results.jsonl"
-
-[sources.whole]
-kind = "images"
-paths = ["whole"]
-[stages.nearest]
-kind = "image"
-from = "whole"
-size = [8, 8]
-filter = "nearest"
-[sinks.nearest]
-kind = "jsonl"
-from = "nearest"
-path = "nearest.jsonl"
-
-[limits]
-memory = "512MiB"
-loaders = 2
-item_timeout = "5m"
-"#;
+fn workflow() -> WorkflowFile {
+    WorkflowFile::of_pictures("scans")
+        .gray("pixels", "scans", [32, 32], "scale = 1.0")
+        .results("pixels")
+        .source("whole", "images", "paths = ['whole']")
+        .stage("nearest", "image", "whole", "size = [8, 8]\nfilter = 'nearest'")
+        .sink("nearest", "jsonl", "nearest")
+        .table("limits", "memory = '512MiB'\nloaders = 2\nitem_timeout = '5m'")
+}
 
 #[test]
 fn no_process_of_a_run_over_files_that_unpack_to_gigabytes_is_ended_by_a_control_group_of_600_mb() {
-    let place = Workplace::of(WORKFLOW);
+    let place = Workplace::of(workflow());
     write_pictures(&place.images(), NEIGHBOURS);
     fs::create_dir(place.path("whole")).unwrap();
     for (index, side) in [64, 8_000, 16_384].into_iter().enumerate() {

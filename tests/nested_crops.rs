@@ -6,6 +6,7 @@ use std::fs;
 use crate::common::Workplace;
 use orchestra_core::DType;
 use orchestra_testkit::models;
+use orchestra_testkit::workflow_file::WorkflowFile;
 use serde_json::Value;
 
 const WIDTH: u32 = 320;
@@ -63,72 +64,27 @@ fn workflow(place: &Workplace) {
     let page = identity("page.onnx", [1, HEIGHT as usize, WIDTH as usize]);
     let line = identity("line.onnx", [1, 36, 256]);
     let digit = identity("digit.onnx", [1, 3, 3]);
-    place.write(format!(
-        r#"version = 1
-[sources.pages]
-kind = "images"
-paths = ["images"]
-[models.page]
-path = {page:?}
-[models.line]
-path = {line:?}
-[models.digit]
-path = {digit:?}
-[stages.whole]
-kind = "image"
-from = "pages"
-size = [{HEIGHT}, {WIDTH}]
-color = "gray"
-[stages.page-map]
-kind = "infer"
-from = "whole"
-model = "page"
-[stages.found-lines]
-kind = "detect"
-from = "page-map"
-layout = "dbnet"
-box_threshold = 0.3
-unclip = 0
-[stages.lines]
-kind = "crop"
-from = ["pages", "found-lines"]
-order = "top-to-bottom"
-size = [36, 256]
-color = "gray"
-[stages.line-map]
-kind = "infer"
-from = "lines"
-model = "line"
-[stages.found-digits]
-kind = "detect"
-from = "line-map"
-layout = "dbnet"
-threshold = 0.7
-unclip = 0
-[stages.digits]
-kind = "crop"
-from = ["pages", "found-digits"]
-order = "left-to-right"
-size = [3, 3]
-color = "gray"
-[stages.read]
-kind = "infer"
-from = "digits"
-model = "digit"
-[stages.line]
-kind = "gather"
-from = ["digits.box", "read"]
-[stages.record]
-kind = "gather"
-from = ["lines.box", "line"]
-[sinks.results]
-kind = "jsonl"
-from = "record"
-path = "results.jsonl"
-[devices]
-use = ["cpu"]
-"#
-    ));
+    let map = "layout = 'dbnet'\nbox_threshold = 0.3\nunclip = 0";
+    let dark = "layout = 'dbnet'\nthreshold = 0.7\nunclip = 0";
+    let down = "order = 'top-to-bottom'\nsize = [36, 256]\ncolor = 'gray'";
+    let right = "order = 'left-to-right'\nsize = [3, 3]\ncolor = 'gray'";
+    let flow = WorkflowFile::of_pictures("pages")
+        .model("page", page)
+        .model("line", line)
+        .model("digit", digit)
+        .gray("whole", "pages", [HEIGHT, WIDTH], "")
+        .infer("page-map", "whole", "page")
+        .stage("found-lines", "detect", "page-map", map)
+        .stage("lines", "crop", ["pages", "found-lines"], down)
+        .infer("line-map", "lines", "line")
+        .stage("found-digits", "detect", "line-map", dark)
+        .stage("digits", "crop", ["pages", "found-digits"], right)
+        .infer("read", "digits", "digit")
+        .stage("line", "gather", ["digits.box", "read"], "")
+        .stage("record", "gather", ["lines.box", "line"], "")
+        .results("record")
+        .on_cpu();
+    place.write(flow);
 }
 
 #[track_caller]

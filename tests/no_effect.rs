@@ -19,8 +19,7 @@ fn keys_without_an_effect_are_named_with_their_place_by_check_plan_and_run() {
         ("`fast` of stage `pixels` has no effect: its source names no JPEG", "fast", 2),
     ];
     for command in ["check", "plan", "run"] {
-        let ended = place.command(&[command, workflow.to_str().unwrap()]);
-        ended.must_exit(0);
+        let ended = place.command(&[command, workflow.to_str().unwrap()]).exited(0);
         let said = format!("{}{}", ended.stdout, ended.stderr);
         for (message, key, column) in warnings {
             let warning = format!("warning: {message}\n");

@@ -9,28 +9,17 @@ use crate::common::{Blocks, Workplace, write_pictures};
 use crate::uml::{Booted, boot};
 use orchestra_onnx::library::{self, Env, Flavor, LibraryRequest};
 use orchestra_testkit::records::{Records, items};
+use orchestra_testkit::workflow_file::WorkflowFile;
 
 const ITEMS: u64 = 20;
 const MISSING: &str = "Landlock: files and sockets stay open to loaders and workers";
 const SAYS: &str = "are not confined as far as they could be";
 
 /// Loaders alone: no model runs on that kernel.
-const WORKFLOW: &str = r#"version = 1
-[sources.scans]
-kind = "images"
-paths = ["images"]
-[stages.pixels]
-kind = "image"
-from = "scans"
-size = [8, 8]
-color = "gray"
-[sinks.results]
-kind = "jsonl"
-from = "pixels"
-path = "results.jsonl"
-[limits]
-loaders = 2
-"#;
+fn workflow() -> WorkflowFile {
+    let flow = WorkflowFile::of_pictures("scans").gray("pixels", "scans", [8, 8], "").results("pixels");
+    flow.table("limits", "loaders = 2")
+}
 
 /// All lines of the log of a run in which this stands.
 fn logged(booted: &Booted, run: &str, words: &str) -> Vec<String> {
@@ -45,7 +34,7 @@ fn a_kernel_without_landlock_is_named_and_refused_where_a_sandbox_is_required() 
     write_pictures(&place.images(), ITEMS);
     let of_a_model = place.path("model.toml");
     fs::rename(place.workflow(), &of_a_model).unwrap();
-    place.write(WORKFLOW);
+    place.write(workflow());
     let workflow = place.workflow();
     // That kernel has no network to fetch it by. The worker does not come to load it.
     let request = LibraryRequest { flavor: Flavor::Cpu, explicit: None, offline: true };

@@ -61,8 +61,7 @@ fn must_be_all(place: &Workplace, ended: &Ended, expected: &Found, value: impl F
     let counts: BTreeMap<String, u64> =
         serde_json::from_value(report["passed_over"]["s"].clone()).unwrap_or_default();
     assert_eq!(counts, expected.passed_over);
-    let verified = place.on_out("verify", &[]);
-    verified.must_exit(0);
+    let verified = place.on_out("verify", &[]).exited(0);
     for (reason, n) in &counts {
         let words: Vec<_> =
             verified.stdout.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
@@ -210,8 +209,7 @@ fn pages_of_tiff_files_are_parts_or_counted() {
     let n = left_out.as_array().unwrap().iter().map(|of| of["count"].as_u64().unwrap()).sum::<u64>();
     assert_eq!(n, expected.passed_over["pages"], "{left_out}");
     let each = PIXELS.replace("from = \"s\"", "from = \"pages\"");
-    let ended = run(&place, source, &format!("[stages.pages]\nkind = \"pages\"\nfrom = \"s\"\n{each}"));
-    ended.must_exit(0);
+    run(&place, source, &format!("[stages.pages]\nkind = \"pages\"\nfrom = \"s\"\n{each}")).must_exit(0);
     let mut found: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for record in place.lines("o.jsonl") {
         let gray = record["result"]["pixels"]["data"][0][0][0].as_u64().unwrap();
@@ -239,7 +237,6 @@ fn a_source_of_which_all_is_passed_over_is_told_before_the_run() {
         let ended = run(&place, &format!("kind = \"{kind}\"\npaths = [\"{name}\"]\n{columns}"), rest);
         assert_ne!(ended.status.code(), Some(0), "{name}: {}", ended.stderr);
         ended.must_say(&[name, reasons]);
-        let checked = place.on_file("check", &[]);
-        checked.must_say(&["warning", name, reasons]);
+        place.on_file("check", &[]).must_say(&["warning", name, reasons]);
     }
 }

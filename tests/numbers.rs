@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::{Workplace, json_lines, write_pictures};
+use crate::common::{Workplace, json_lines, npy_of, write_pictures};
 use orchestra_core::{DType, Element};
 use orchestra_testkit::models;
 use orchestra_testkit::size::scaled;
@@ -65,15 +65,9 @@ fn bytes(dtype: DType, elements: &[Element]) -> Vec<u8> {
     data
 }
 
-/// A `.npy` file as NumPy writes it.
 fn write_npy(path: &Path, dtype: DType, shape: &str, data: &[u8]) {
     let order = if dtype.size_bytes() == 1 { '|' } else { '<' };
-    let mut header =
-        format!("{{'descr': '{order}{}', 'fortran_order': False, 'shape': {shape}, }}", dtype.npy_code());
-    header.push_str(&" ".repeat(63 - (header.len() + 10) % 64));
-    header.push('\n');
-    let len = (header.len() as u16).to_le_bytes();
-    fs::write(path, [b"\x93NUMPY\x01\x00", &len[..], header.as_bytes(), data].concat()).unwrap();
+    fs::write(path, npy_of(&format!("{order}{}", dtype.npy_code()), shape, data)).unwrap();
 }
 
 /// The elements of the arrays of an `npy` sink, in the order of their items.

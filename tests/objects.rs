@@ -145,8 +145,7 @@ fn the_example_writes_a_bucket_of_archives_to_parquet() {
     as_another_runtime_computes(&place, &calm);
 
     let calm = place.path("calm");
-    let verified = place.command(&["verify", calm.to_str().unwrap()]);
-    verified.must_exit(0).must_print(&["0 lost, 0 doubled"]);
+    place.command(&["verify", calm.to_str().unwrap()]).must_exit(0).must_print(&["0 lost, 0 doubled"]);
     place.no_process_is_left();
 }
 
@@ -177,8 +176,7 @@ fn a_list_of_objects_may_be_an_object_or_a_file_and_has_keys_or_urls() {
         });
         let named: BTreeMap<u64, String> = named.collect();
         assert_eq!(named.into_values().collect::<Vec<_>>(), expected, "{listing}");
-        let verified = place.on_out("verify", &[]);
-        verified.must_exit(0);
+        place.on_out("verify", &[]).must_exit(0);
     }
     for (listing, code, says) in [
         (
@@ -244,8 +242,7 @@ fn an_object_that_is_refused_gone_or_never_comes_fails_by_name_and_the_others_ar
     store.fail("00000003.png", crate::store::Answer::Gone);
     store.fail("00000004.png", crate::store::Answer::Denied);
     store.fail("00000005.png", crate::store::Answer::Never);
-    let ended = place.run_with(&store.variables());
-    ended.must_exit(65);
+    let ended = place.run_with(&store.variables()).exited(65);
     nothing_secret_is_said(&place, &ended.stderr);
     let failed = [3, 4, 5];
     let records =
@@ -440,8 +437,7 @@ fn results_in_a_bucket_are_of_one_run_and_what_is_stray_or_missing_among_them_is
     }
     verify().must_exit(0);
     moto.python("s3.put_object(Bucket='digits', Key='results/shards-99999.tar', Body=b'x')\ns3.delete_object(Bucket='digits', Key='results/shards-00001.tar')");
-    let found = verify();
-    found.must_exit(70);
+    let found = verify().exited(70);
     for says in [
         "`s3://digits/results/shards-99999.tar` is in no manifest",
         "`s3://digits/results/shards-00001.tar`, which its manifest names, is not there",

@@ -34,8 +34,7 @@ fn a_folder_that_is_removed_in_the_middle_stops_the_run_and_the_next_start_begin
     let (place, run) = under_way();
     // New files may appear in it until the run has noticed.
     while fs::remove_dir_all(place.out()).is_err() {}
-    let ended = ends(&place, run);
-    ended.must_exit(75).must_say(&["results could not be written", "was deleted"]);
+    ends(&place, run).must_exit(75).must_say(&["results could not be written", "was deleted"]);
     place.no_process_is_left();
     drop(fs::remove_dir_all(place.out()));
     completes(&place);

@@ -1,73 +1,35 @@
 //! Pages of a TIFF: each is a picture of its own for what stands behind a stage `pages`, and without one the first is read and the others are counted.
 
 use std::fs;
+use std::io::Cursor;
 
 use crate::common::Workplace;
+use orchestra_testkit::workflow_file::WorkflowFile;
 use serde_json::Value;
+use tiff::encoder::TiffEncoder;
+use tiff::encoder::colortype::Gray8;
 
 /// A TIFF with a gray page of this value each, neighbours of another size.
 pub fn tiff(pages: &[u8]) -> Vec<u8> {
-    let mut bytes = b"II*\0".to_vec();
-    let mut link = bytes.len();
-    bytes.extend([0; 4]);
-    for (n, gray) in (2_u32..40).cycle().zip(pages) {
-        let strip = bytes.len() as u32;
-        bytes.extend(vec![*gray; (n * n) as usize]);
-        if bytes.len() % 2 == 1 {
-            bytes.push(0);
-        }
-        let at = bytes.len() as u32;
-        bytes[link..link + 4].copy_from_slice(&at.to_le_bytes());
-        let entries = [
-            (256, n),
-            (257, n),
-            (258, 8),
-            (259, 1),
-            (262, 1),
-            (273, strip),
-            (277, 1),
-            (278, n),
-            (279, n * n),
-        ];
-        bytes.extend((entries.len() as u16).to_le_bytes());
-        for (tag, value) in entries {
-            bytes.extend([&u16::to_le_bytes(tag)[..], &[4, 0, 1, 0, 0, 0], &value.to_le_bytes()].concat());
-        }
-        link = bytes.len();
-        bytes.extend([0; 4]);
+    let mut file = Cursor::new(Vec::new());
+    let mut encoder = TiffEncoder::new(&mut file).unwrap();
+    for (side, gray) in (2_u32..40).cycle().zip(pages) {
+        let pixels = vec![*gray; (side * side) as usize];
+        encoder.write_image::<Gray8>(side, side, &pixels).unwrap();
     }
-    bytes
+    file.into_inner()
 }
 
-const EACH: &str = "version = 1
-[sources.scans]
-kind = \"images\"
-paths = [\"*.tif\"]
-[stages.each]
-kind = \"pages\"
-from = \"scans\"
-[stages.pixels]
-kind = \"image\"
-from = \"each\"
-size = [1, 1]
-dtype = \"u8\"
-color = \"gray\"
-[stages.number]
-kind = \"select\"
-from = \"each\"
-columns = { n = \"page\" }
-[stages.numbers]
-kind = \"gather\"
-from = \"number\"
-[sinks.pixels]
-kind = \"jsonl\"
-from = \"pixels\"
-path = \"pixels.jsonl\"
-[sinks.numbers]
-kind = \"jsonl\"
-from = \"numbers\"
-path = \"numbers.jsonl\"
-";
+fn each() -> WorkflowFile {
+    WorkflowFile::new()
+        .source("scans", "images", "paths = ['*.tif']")
+        .stage("each", "pages", "scans", "")
+        .gray("pixels", "each", [1, 1], "dtype = 'u8'")
+        .stage("number", "select", "each", "columns = { n = 'page' }")
+        .stage("numbers", "gather", "number", "")
+        .sink("pixels", "jsonl", "pixels")
+        .sink("numbers", "jsonl", "numbers")
+}
 
 fn lines(place: &Workplace, file: &str) -> Vec<Value> {
     let mut lines = place.lines(file);
@@ -80,9 +42,8 @@ fn each_page_is_a_part_with_its_number_and_its_own_pixels() {
     let place = Workplace::new();
     fs::write(place.path("a.tif"), tiff(&[10, 100, 200])).unwrap();
     fs::write(place.path("b.tif"), tiff(&[7])).unwrap();
-    place.write(EACH);
-    let ended = place.run(&[]);
-    ended.must_exit(0);
+    place.write(each());
+    let ended = place.run(&[]).exited(0);
     assert!(!ended.stderr.contains("more than one page"), "{}", ended.stderr);
     let of = |line: &Value| {
         (line["item"].as_str().unwrap().to_owned(), line["result"]["pixels"]["data"][0][0][0].as_u64())
@@ -102,7 +63,7 @@ fn each_page_is_a_part_with_its_number_and_its_own_pixels() {
 fn a_file_of_ten_thousand_pages_is_read_within_the_time_of_an_item() {
     let place = Workplace::new();
     fs::write(place.path("a.tif"), tiff(&vec![9; 10_000])).unwrap();
-    place.write(EACH);
+    place.write(each());
     place.run(&[]).must_exit(0);
     assert_eq!(lines(&place, "numbers.jsonl")[0]["result"].as_array().unwrap().len(), 10_000);
 }
@@ -119,7 +80,7 @@ fn frames_of_an_animation_are_no_pages_and_are_said_behind_a_stage_of_pages_too(
     drop(encoder);
     fs::write(place.path("a.gif"), file).unwrap();
     fs::write(place.path("b.tif"), tiff(&[7, 8])).unwrap();
-    place.write(EACH.replace("*.tif", "*.*if"));
+    place.write(each().replace("*.tif", "*.*if"));
     let ended = place.run(&[]);
     ended.must_exit(0).must_say(&["1 file has more than one frame", "2 frames were passed over"]);
     assert!(!ended.stderr.contains("more than one page"), "{}", ended.stderr);
@@ -130,12 +91,12 @@ fn frames_of_an_animation_are_no_pages_and_are_said_behind_a_stage_of_pages_too(
 fn a_damaged_page_fails_its_file_with_the_number_of_the_page() {
     let place = Workplace::new();
     let mut bytes = tiff(&[10, 100, 200]);
-    let photometric = [262_u16.to_le_bytes(), 4_u16.to_le_bytes()].concat();
+    let photometric = [262_u16.to_le_bytes(), 3_u16.to_le_bytes()].concat();
     let last = bytes.windows(4).rposition(|at| at == photometric).unwrap();
     bytes[last + 8] = 99;
     fs::write(place.path("a.tif"), bytes).unwrap();
     fs::write(place.path("b.tif"), tiff(&[7])).unwrap();
-    place.write(EACH);
+    place.write(each());
     place.run(&[]).must_exit(65);
     let failures = place.failures();
     assert_eq!((failures.len(), failures[0]["item"].as_str()), (1, Some("a.tif")), "{failures:?}");
@@ -147,7 +108,7 @@ fn what_gives_no_files_cannot_be_taken_apart() {
     let place = Workplace::new();
     fs::write(place.path("a.tif"), tiff(&[10])).unwrap();
     let cut = "[stages.each]\nkind = \"pages\"\nfrom = \"twice\"\n[stages.twice]\nkind = \"pages\"\nfrom = \"scans\"\n";
-    let text = EACH.replace("[stages.each]\nkind = \"pages\"\nfrom = \"scans\"\n", cut);
+    let text = each().replace("[stages.each]\nkind = \"pages\"\nfrom = \"scans\"\n", cut);
     place.write(text);
     let says = ["stage `each` takes files apart", "name the source of the pictures"];
     place.run(&[]).must_exit(78).must_say(&says);

@@ -66,7 +66,7 @@ fn workplace(kind: &str, path: &str) -> Workplace {
 }
 
 /// Each number of the rows that these parts have; none is there twice.
-fn rows(python: &str, parts: &[PathBuf]) -> BTreeSet<u64> {
+pub fn rows(python: &str, parts: &[PathBuf]) -> BTreeSet<u64> {
     let read = Command::new(python).args(["-c", READ]).args(parts).output().unwrap();
     assert!(read.status.success(), "{parts:?}: {}", String::from_utf8_lossy(&read.stderr));
     let all = String::from_utf8(read.stdout).unwrap();
@@ -76,7 +76,7 @@ fn rows(python: &str, parts: &[PathBuf]) -> BTreeSet<u64> {
 }
 
 /// The parts in a folder, as a user lists them; where records are files, their indexes.
-fn parts(folder: &Path) -> Vec<PathBuf> {
+pub fn parts(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path());
     let name = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
     let mut parts: Vec<_> = entries
@@ -446,8 +446,7 @@ fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whol
         if holds_files {
             let fourth = file(4);
             moto.python(&format!("s3.delete_object(Bucket='digits', Key='kept/{third}')\ns3.put_object(Bucket='digits', Key='kept/x.npy', Body=b'x')\ns3.put_object(Bucket='digits', Key='kept/{fourth}', Body=b'x')"));
-            let found = verify();
-            found.must_exit(70);
+            let found = verify().exited(70);
             for says in [
                 &*format!("`s3://digits/kept/{third}`, which its index names, is not there"),
                 "`s3://digits/kept/x.npy` is in no manifest",

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Workplace, python_env, repository};
 use crate::pages::tiff;
+use orchestra_testkit::workflow_file::WorkflowFile;
 
 /// `scripts/pictures.py`, with Pillow and tifffile. It must succeed.
 fn script(python: &str, arguments: &[&str]) -> String {
@@ -57,10 +58,8 @@ fn pages_behind_the_first_are_counted_and_said() {
     for (name, levels) in [("a.tif", &[10, 100, 200][..]), ("b.tif", &[20]), ("c.tif", &[30, 40])] {
         fs::write(place.images().join(name), tiff(levels)).unwrap();
     }
-    let workflow = "version = 1\nname = \"pages\"\n\n[sources.scans]\nkind = \"images\"\npaths = [\"images/*.tif\"]\n\n\
-         [stages.pixels]\nkind = \"image\"\nfrom = \"scans\"\nsize = [1, 1]\ndtype = \"u8\"\ncolor = \"gray\"\n\n\
-         [sinks.results]\nkind = \"jsonl\"\nfrom = \"pixels\"\nordered = true\n";
-    place.write(workflow);
+    let workflow = WorkflowFile::of_pictures("scans").gray("pixels", "scans", [1, 1], "dtype = \"u8\"");
+    place.write(workflow.results("pixels").to_string() + "ordered = true\n");
     place
         .run(&[])
         .must_exit(0)
@@ -79,14 +78,11 @@ fn pages_behind_the_first_are_counted_and_said() {
 fn a_file_behind_a_tiff_is_counted_whether_a_stage_takes_the_pages_or_not() {
     let place = Workplace::new();
     fs::write(place.images().join("a.tif"), [tiff(&[10, 100]), tiff(&[200])].concat()).unwrap();
-    let pages = "[stages.pages]\nkind = \"pages\"\nfrom = \"scans\"\n\n";
-    for (pages, from, n_left_out) in [("", "scans", 2), (pages, "pages", 1)] {
-        let workflow = format!(
-            "version = 1\nname = \"pages\"\n\n[sources.scans]\nkind = \"images\"\npaths = [\"images/*.tif\"]\n\n{pages}\
-             [stages.pixels]\nkind = \"image\"\nfrom = \"{from}\"\nsize = [1, 1]\ndtype = \"u8\"\n\n\
-             [sinks.results]\nkind = \"jsonl\"\nfrom = \"pixels\"\n"
-        );
-        place.write(workflow);
+    let scans = WorkflowFile::of_pictures("scans");
+    let pages = scans.clone().stage("pages", "pages", "scans", "");
+    for (file, from, n_left_out) in [(scans, "scans", 2), (pages, "pages", 1)] {
+        let keys = "size = [1, 1]\ndtype = \"u8\"";
+        place.write(file.stage("pixels", "image", from, keys).results("pixels"));
         place.run(&["--fresh"]).must_exit(0);
         assert_eq!(left_out(&place.report()), [("scans".into(), "pages".into(), 1, n_left_out)]);
     }

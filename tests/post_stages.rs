@@ -11,6 +11,7 @@ use orchestra_core::DType;
 use orchestra_testkit::models;
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use orchestra_testkit::records::items;
+use orchestra_testkit::workflow_file::WorkflowFile;
 use serde_json::{Value, json};
 
 const ROWS: usize = 200;
@@ -36,57 +37,26 @@ fn rows() -> Vec<Row> {
     (0..ROWS).map(|_| std::array::from_fn(|_| step())).collect()
 }
 
-const WORKFLOW: &str = r#"
-version = 1
-name = "post"
-[sources.rows]
-kind = "tensors"
-paths = ["rows.npy"]
-[models.identity]
-path = "models/identity_with_metadata.onnx"
-[stages.out]
-kind = "infer"
-from = "rows"
-model = "identity"
-[stages.text]
-kind = "ctc"
-from = "out"
-[stages.more]
-kind = "select"
-from = ["text", "out"]
-columns = { word = "lower(text.text)", long = "len(text.text) * 2 - 1", sure = "text.score >= 0.6 and not starts_with(text.text, 'a')", half = "out[7] / 2", score = "text.score" }
-[stages.vector]
-kind = "embed"
-from = "out"
-pool = "mean"
-[stages.best]
-kind = "argmax"
-from = "out"
-axis = 1
-[stages.high]
-kind = "threshold"
-from = "out"
-above = 0.25
-[stages.picture]
-kind = "mask"
-from = "high"
-[sinks.masks]
-kind = "images"
-from = "picture"
-[sinks.results]
-kind = "jsonl"
-from = ["text", "more", "vector", "best", "high"]
-path = "results.jsonl"
-[stages.kept]
-kind = "filter"
-from = "more"
-keep = "sure and (word != '' or half > 0.1) and score < 0.9"
-[sinks.kept]
-kind = "csv"
-from = "kept"
-[devices]
-use = ["cpu"]
-"#;
+fn workflow() -> String {
+    let more = "columns = { word = 'lower(text.text)', long = 'len(text.text) * 2 - 1', sure = \"text.score >= 0.6 and not starts_with(text.text, 'a')\", half = 'out[7] / 2', score = 'text.score' }";
+    let kept = "keep = \"sure and (word != '' or half > 0.1) and score < 0.9\"";
+    WorkflowFile::new()
+        .source("rows", "tensors", "paths = ['rows.npy']")
+        .model("identity", "models/identity_with_metadata.onnx")
+        .infer("out", "rows", "identity")
+        .stage("text", "ctc", "out", "")
+        .stage("more", "select", ["text", "out"], more)
+        .stage("vector", "embed", "out", "pool = 'mean'")
+        .stage("best", "argmax", "out", "axis = 1")
+        .stage("high", "threshold", "out", "above = 0.25")
+        .stage("picture", "mask", "high", "")
+        .sink("masks", "images", "picture")
+        .results(["text", "more", "vector", "best", "high"])
+        .stage("kept", "filter", "more", kept)
+        .sink("kept", "csv", "kept")
+        .on_cpu()
+        .to_string()
+}
 
 /// The place of the largest of a step, the first of equal ones.
 fn best(step: &[f32; CLASSES]) -> usize {
@@ -119,7 +89,7 @@ fn what_stages_make_of_rows_is_what_plain_arithmetic_makes_of_them() {
         .unwrap();
     let rows = rows();
     fs::write(place.path("rows.npy"), array(&rows)).unwrap();
-    place.write(WORKFLOW);
+    place.write(workflow());
     place.run(&[]).must_exit(0);
     let records = place.must_hold(&items("rows", 0..ROWS as u64), &BTreeSet::new());
     let mut kept = "item,index,source,word,long,sure,half,score\n".to_owned();
@@ -181,16 +151,15 @@ fn what_does_not_fit_is_said_with_its_place_before_anything_runs() {
         place.write(text);
         place.on_file("check", &[])
     };
-    let ended = check(WORKFLOW);
-    ended.must_exit(78).must_say(&["there are 2 characters", "for 6 classes"]);
+    check(&workflow()).must_exit(78).must_say(&["there are 2 characters", "for 6 classes"]);
     models::identity_with_metadata(&place.path("models"), &[STEPS, CLASSES], "other", "a\nb").unwrap();
-    check(WORKFLOW)
+    check(&workflow())
         .must_exit(78)
         .must_say(&["no model with the metadata `character`", "charset = \"characters.txt\""]);
     models::identity_with_metadata(&place.path("models"), &[STEPS, CLASSES], "character", "a\nb\nc\nd")
         .unwrap();
-    let bad = WORKFLOW.replace("out[7] / 2", "out[30] / 2").replace("len(text.text)", "len(text.score)");
-    let ended = check(&bad.replace("axis = 1", "axis = 2").replace("pool = \"mean\"", ""));
+    let bad = workflow().replace("out[7] / 2", "out[30] / 2").replace("len(text.text)", "len(text.score)");
+    let ended = check(&bad.replace("axis = 1", "axis = 2").replace("pool = 'mean'", ""));
     ended.must_exit(78).must_say(&[
         "has no field `out[30]`",
         "`len` takes texts, and `text.score` is a number",
@@ -200,69 +169,26 @@ fn what_does_not_fit_is_said_with_its_place_before_anything_runs() {
 }
 
 /// From two pictures of 40 by 30 pixels, in rows with 5 more above and below: what becomes a file of each.
-const FILES: &str = r#"
-version = 1
-[sources.pictures]
-kind = "images"
-paths = ["images"]
-[models.find]
-path = "models/find.onnx"
-[models.identity]
-path = "models/identity_f32.onnx"
-[stages.row]
-kind = "image"
-from = "pictures"
-size = [40, 40]
-fit = "contain"
-color = "gray"
-[stages.raw]
-kind = "infer"
-from = "row"
-model = "find"
-[stages.found]
-kind = "detect"
-from = "raw"
-layout = "yolo_end2end"
-[stages.drawn]
-kind = "draw"
-from = ["pictures", "found"]
-format = "png"
-[stages.cuts]
-kind = "crop"
-from = ["pictures", "found"]
-size = [8, 8]
-dtype = "u8"
-layout = "nhwc"
-[stages.planes]
-kind = "crop"
-from = ["pictures", "found"]
-size = [8, 8]
-dtype = "u8"
-[stages.map]
-kind = "infer"
-from = "row"
-model = "identity"
-[stages.mask]
-kind = "mask"
-from = ["pictures", "map"]
-[sinks.drawn]
-kind = "images"
-from = "drawn"
-[sinks.cuts]
-kind = "images"
-from = "cuts.pixels"
-[sinks.planes]
-kind = "images"
-from = "planes.pixels"
-[sinks.mask]
-kind = "images"
-from = "mask"
-[sinks.results]
-kind = "jsonl"
-from = "found"
-[devices]
-use = ["cpu"]
-"#;
+fn files() -> WorkflowFile {
+    let both = ["pictures", "found"];
+    WorkflowFile::of_pictures("pictures")
+        .model("find", "models/find.onnx")
+        .model("identity", "models/identity_f32.onnx")
+        .gray("row", "pictures", [40, 40], "fit = 'contain'")
+        .infer("raw", "row", "find")
+        .stage("found", "detect", "raw", "layout = 'yolo_end2end'")
+        .stage("drawn", "draw", both, "format = 'png'")
+        .stage("cuts", "crop", both, "size = [8, 8]\ndtype = 'u8'\nlayout = 'nhwc'")
+        .stage("planes", "crop", both, "size = [8, 8]\ndtype = 'u8'")
+        .infer("map", "row", "identity")
+        .stage("mask", "mask", ["pictures", "map"], "")
+        .sink("drawn", "images", "drawn")
+        .sink("cuts", "images", "cuts.pixels")
+        .sink("planes", "images", "planes.pixels")
+        .sink("mask", "images", "mask")
+        .results("found")
+        .on_cpu()
+}
 
 /// Left and top of the boxes of the white picture, 8 pixels wide and high.
 const BOXES: [[u32; 2]; 2] = [[4, 6], [20, 4]];
@@ -314,7 +240,7 @@ fn crops_drawings_and_masks_are_picture_files_with_the_pixels_of_the_picture() {
     white.save(place.images().join("white.png")).unwrap();
     let black = image::RgbImage::new(40, 30);
     black.save(place.images().join("black.png")).unwrap();
-    place.write(FILES);
+    place.write(files());
     place.run(&[]).must_exit(0);
     let read = |path: &str| image::open(place.out().join(path)).unwrap();
 
@@ -343,9 +269,8 @@ fn crops_drawings_and_masks_are_picture_files_with_the_pixels_of_the_picture() {
     place.on_out("verify", &[]).must_exit(0);
 
     let refused = |planes: &str, says: &[&str]| {
-        let text =
-            FILES.replace("size = [8, 8]\ndtype = \"u8\"\n[stages.map]", &format!("{planes}\n[stages.map]"));
-        place.write(text);
+        let of_planes = "size = [8, 8]\ndtype = 'u8'\n[stages.map]";
+        place.write(files().to_string().replace(of_planes, &format!("{planes}\n[stages.map]")));
         let check = place.on_file("check", &[]);
         check
             .must_exit(78)

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use crate::common::{Ended, Workplace, npy, python, repository};
 use orchestra_testkit::records::items;
 use orchestra_testkit::striker::{Fault, strike};
+use orchestra_testkit::workflow_file::WorkflowFile;
 use serde_json::Value;
 
 fn example(name: &str) -> PathBuf {
@@ -34,22 +35,10 @@ fn place(python: &str, n: u64, script: &str, more: &str) -> Workplace {
     let place = Workplace::new();
     fs::write(place.path("x.npy"), npy(&format!("({n}, 4)"), (0..4 * n).map(|x| x as f32))).unwrap();
     fs::write(place.path("stage.py"), script).unwrap();
-    place.write(format!(
-        "version = 1
-[sources.x]
-kind = \"tensors\"
-paths = [\"x.npy\"]
-[stages.y]
-kind = \"python\"
-from = \"x\"
-script = \"stage.py\"
-python = {python:?}
-[sinks.results]
-kind = \"jsonl\"
-from = \"y\"
-{more}
-"
-    ));
+    let keys = format!("script = \"stage.py\"\npython = {python:?}");
+    let flow =
+        WorkflowFile::new().source("x", "tensors", "paths = ['x.npy']").stage("y", "python", "x", keys);
+    place.write(format!("{}{more}\n", &*flow.results("y")));
     place
 }
 

@@ -54,8 +54,7 @@ fn pages_agree(place: &Workplace, python: &str) {
         let of_page = &lines[row["item"].as_str().unwrap()];
         assert!(is_same(of_page, &row["texts"]), "{of_page}\n{row}");
     }
-    let verified = place.on_out("verify", &[]);
-    verified.must_exit(0).must_print(&["0 lost, 0 doubled"]);
+    place.on_out("verify", &[]).must_exit(0).must_print(&["0 lost, 0 doubled"]);
     place.nothing_is_left_but(&["results.jsonl", "texts-00000.parquet"]);
 }
 

@@ -6,31 +6,17 @@ use std::fs;
 use crate::common::{Workplace, npy};
 use orchestra_core::DType;
 use orchestra_testkit::models;
+use orchestra_testkit::workflow_file::WorkflowFile;
 
 /// A workflow that loops over `models/newton.onnx`.
 fn workflow(more: &str) -> String {
-    format!(
-        r#"version = 1
-name = "scans"
-[sources.numbers]
-kind = "tensors"
-paths = ["numbers.npy"]
-[models.newton]
-path = "models/newton.onnx"
-devices = ["cpu"]
-workers = 3
-threads = 1
-[stages.root]
-kind = "iterate"
-inputs = {{ x = "numbers", a = "numbers" }}
-model = "newton"
-{more}
-[sinks.results]
-kind = "csv"
-from = "root"
-path = "results.csv"
-"#
-    )
+    let root = "kind = 'iterate'\ninputs = { x = \"numbers\", a = \"numbers\" }\nmodel = \"newton\"";
+    WorkflowFile::new()
+        .source("numbers", "tensors", "paths = ['numbers.npy']")
+        .table("models.newton", "path = \"models/newton.onnx\"\ndevices = ['cpu']\nworkers = 3\nthreads = 1")
+        .table("stages.root", format_args!("{root}\n{more}"))
+        .sink("results", "csv", "root")
+        .to_string()
 }
 
 #[test]

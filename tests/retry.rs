@@ -1,10 +1,10 @@
 //! What has failed is done again when that is asked for, and nothing else: each item ends in one place, before, in between and after.
 
 use std::fs;
-use std::process::Command;
 
 use crate::common::{Blocks, Workplace, drawn, write_pictures};
 use crate::moto::Moto;
+use crate::part_kills::{parts, rows};
 use orchestra_testkit::images::write_bad_pictures;
 use orchestra_testkit::records::items;
 
@@ -18,18 +18,10 @@ fn sorted(mut numbers: Vec<u64>) -> Vec<u64> {
 
 /// The numbers of the items whose failures lie in parts, which are called by the first numbers.
 fn in_parts(place: &Workplace) -> Vec<u64> {
-    let names = fs::read_dir(place.out()).unwrap().map(|entry| entry.unwrap().path());
-    let mut parts: Vec<_> = names.filter(|path| path.extension().is_some_and(|e| e == "tar")).collect();
-    parts.sort();
+    let parts = parts(&place.out());
     let expected = (0..parts.len()).map(|number| place.out().join(format!("parts-{number:05}.tar")));
     assert_eq!(parts, expected.collect::<Vec<_>>());
-    let script = "import json, sys, tarfile\n\
-                  for part in sys.argv[1:]:\n    tar = tarfile.open(part)\n    \
-                  print(*(json.load(tar.extractfile(m))['index'] for m in tar if m.name.endswith('.json')), sep='\\n')";
-    let read = Command::new("python3").args(["-c", script]).args(&parts).output().unwrap();
-    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
-    let numbers = String::from_utf8(read.stdout).unwrap();
-    sorted(numbers.lines().map(|number| number.parse().unwrap()).collect())
+    rows("python3", &parts).into_iter().collect()
 }
 
 #[test]

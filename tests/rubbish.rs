@@ -47,8 +47,7 @@ fn a_link_in_the_place_of_a_file_of_the_run_is_a_wrong_folder_and_is_not_followe
         fs::rename(&path, &kept).unwrap();
         std::os::unix::fs::symlink(&mine, &path).unwrap();
         place.run(&[]).must_exit(78).must_say(&[name, "no run has made it; remove it"]);
-        let retried = place.on_out("retry", &[]);
-        retried.must_exit(78).must_say(&[name, "remove it"]);
+        place.on_out("retry", &[]).must_exit(78).must_say(&[name, "remove it"]);
         fs::rename(&kept, &path).unwrap();
     }
     assert_eq!(fs::read(&mine).unwrap(), b"a text of mine");

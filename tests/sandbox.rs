@@ -1,48 +1,21 @@
 //! A model whose operators are hostile can do nothing to the machine: what it tries fails, its item fails by name, and all others are right.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::process::Command;
-use std::sync::LazyLock;
+use std::fs;
 
 use crate::common::{Blocks, Workplace, shows_its_own, write_pictures};
 use orchestra_testkit::bait::LaidBait;
 use orchestra_testkit::images::write_trap_picture;
 use orchestra_testkit::records::{ItemKey, items};
-use orchestra_testkit::{INHERITED_FD, SCRIBBLES, SECRET_VARIABLE, Trap, bait};
-use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use orchestra_testkit::{INHERITED_FD, SCRIBBLES, Trap, bait};
 
 const ITEMS: u64 = 60;
 const HOSTILE: u64 = 33;
 
-/// Leaves a descriptor open that every program inherits which this one starts.
-fn leave_open() {
-    static OPEN: LazyLock<OwnedFd> = LazyLock::new(|| {
-        let descriptor = fcntl_dupfd_cloexec(File::open("/etc/passwd").unwrap(), INHERITED_FD).unwrap();
-        assert_eq!(descriptor.as_raw_fd(), INHERITED_FD, "the number is taken");
-        fcntl_setfd(&descriptor, FdFlags::empty()).unwrap();
-        descriptor
-    });
-    LazyLock::force(&OPEN);
-}
-
-/// Whether this process has a credential in its environment. If not, it starts one that has, which is this test alone, and does the rest there.
-fn has_secret(test: &str) -> bool {
-    if std::env::var_os(SECRET_VARIABLE).is_some() {
-        return true;
-    }
-    let mut again = Command::new(std::env::current_exe().unwrap());
-    let ended = again.args(["--exact", test]).env(SECRET_VARIABLE, "a key to everything").output().unwrap();
-    let said = String::from_utf8_lossy(&ended.stdout);
-    assert!(ended.status.success() && said.contains("1 passed"), "{said}");
-    false
-}
-
 /// Runs the hostile operator on one item of many: the error that it fails with, which names what it got through with.
 fn intrude(sandbox: &str) -> String {
     let private = tempfile::tempdir().unwrap();
-    leave_open();
+    bait::leave_open();
     bait::a_plain_child_has_them().unwrap();
     let place = Workplace::with_blocks(&Blocks { trap: true, ..Blocks::default() });
     write_pictures(&place.images(), ITEMS);
@@ -69,7 +42,7 @@ fn intrude(sandbox: &str) -> String {
 
 #[test]
 fn a_hostile_operator_gets_at_nothing() {
-    if !has_secret("sandbox::a_hostile_operator_gets_at_nothing") {
+    if !bait::has_secret("sandbox::a_hostile_operator_gets_at_nothing") {
         return;
     }
     for sandbox in ["auto", "require"] {
@@ -81,7 +54,7 @@ fn a_hostile_operator_gets_at_nothing() {
 /// library shows.
 #[test]
 fn without_a_sandbox_it_may_what_its_user_may() {
-    if !has_secret("sandbox::without_a_sandbox_it_may_what_its_user_may") {
+    if !bait::has_secret("sandbox::without_a_sandbox_it_may_what_its_user_may") {
         return;
     }
     assert_eq!(bait::got_through(&intrude("off")), bait::unconfined(&[bait::ALWAYS_CLOSED]));

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use crate::common::{Ended, ORCHESTRA, Workplace, npy, python_env};
 use orchestra_testkit::images::{Kind, write_pictures};
+use orchestra_testkit::workflow_file::WorkflowFile;
 use serde_json::{Value, json};
 
 /// Items of each file.
@@ -460,20 +461,11 @@ fn pictures_in_columns_of_parquet_are_those_of_their_rows_and_a_bad_one_fails_by
 #[test]
 fn a_sink_has_columns_of_a_source_beside_what_was_made_of_them() {
     let place = Workplace::new();
-    let text = r#"
-version = 1
-[sources.numbers]
-kind = "range"
-stop = 80
-[stages.twice]
-kind = "select"
-from = "numbers"
-columns = { twice = "n * 2" }
-[sinks.both]
-kind = "csv"
-from = ["twice", "numbers"]
-"#;
-    place.write(text);
+    let text = WorkflowFile::new()
+        .source("numbers", "range", "stop = 80")
+        .stage("twice", "select", "numbers", "columns = { twice = 'n * 2' }")
+        .sink("both", "csv", ["twice", "numbers"]);
+    place.write(&*text);
     place.run(&[]).must_exit(0);
     let mut lines: Vec<String> =
         fs::read_to_string(place.path("out/both.csv")).unwrap().lines().map(str::to_owned).collect();

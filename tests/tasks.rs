@@ -8,8 +8,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 /// The row of a task in the table that `orchestra tasks` prints.
 fn row(place: &Workplace, task: &str) -> String {
-    let ended = place.on_file("tasks", &[]);
-    ended.must_exit(0);
+    let ended = place.on_file("tasks", &[]).exited(0);
     let row = ended.stdout.lines().find(|line| line.split_whitespace().next() == Some(task));
     row.unwrap_or_else(|| panic!("no `{task}` in {}", ended.stdout)).to_owned()
 }
@@ -82,8 +81,7 @@ fn what_is_done_and_unchanged_is_not_run_again() {
         .must_exit(65)
         .must_say(&["going on: 2 tasks are done and unchanged, 1 left", "ended with code 1"]);
     assert_eq!(ran(), "abc", "what failed is tried again, what is done is not");
-    let table = dry(&["--fresh"]);
-    table.must_exit(0).must_print(&["3 tasks would run"]);
+    dry(&["--fresh"]).must_exit(0).must_print(&["3 tasks would run"]);
     fs::write(place.path("may"), "").unwrap();
     place.run(&[]).must_exit(0);
     assert_eq!(ran(), "abcc");
@@ -244,8 +242,7 @@ after = "first"
     );
     let file = place.workflow();
     let watch = ["tasks", file.to_str().unwrap(), "--watch"];
-    let ended = place.command(&watch);
-    ended.must_exit(0);
+    let ended = place.command(&watch).exited(0);
     assert!(ended.stdout.starts_with("no run with tasks is going on into `"), "{}", ended.stdout);
     ended.must_print(&["2 tasks would run"]);
     let run = place.start(&[]);

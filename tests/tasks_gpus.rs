@@ -169,8 +169,7 @@ fn the_side_with_the_higher_priority_has_the_cores_first_where_there_is_no_gpu()
     fs::remove_file(place.path("order")).unwrap();
     place.edit("priority = 21", "priority = 20");
     place.edit("matrix = { n = [1, 2] }", "matrix = { n = [1] }");
-    let ended = place.command(&["run", "--fresh", "--devices", "cpu", file.to_str().unwrap()]);
-    ended.must_exit(0);
+    place.command(&["run", "--fresh", "--devices", "cpu", file.to_str().unwrap()]).must_exit(0);
     let order = place.text_lines("order");
     assert!(
         order.iter().position(|it| it == "stage") < order.iter().position(|it| it == "high"),

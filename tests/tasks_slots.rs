@@ -159,8 +159,7 @@ fn whenever_the_run_is_killed_each_command_is_done_once_where_it_has_outputs_and
             fs::write(place.path("go"), "").unwrap();
         }
     }
-    let ended = place.run(&[]);
-    ended.must_exit(0);
+    let ended = place.run(&[]).exited(0);
     said.push(ended.stderr);
     for again in said.iter().map(|said| again(said)).filter(|again| again.is_told) {
         again.names.into_iter().for_each(|name| *announced.entry(name).or_default() += 1);
@@ -205,8 +204,7 @@ fn commands_that_may_be_done_more_than_once_are_all_named_and_of_others_that_run
         // None of them may see the file and end well.
         place.no_process_is_left();
         fs::write(place.path("go"), "").unwrap();
-        let ended = place.run(&[]);
-        ended.must_exit(0);
+        let ended = place.run(&[]).exited(0);
         let is_told = tables.contains("tasks.without");
         assert_eq!(again(&ended.stderr), Again { count, names, has_more, is_told }, "{}", ended.stderr);
     }

@@ -11,6 +11,7 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
 use opentelemetry_proto::tonic::common::v1::{AnyValue as Any, KeyValue};
 use opentelemetry_proto::tonic::trace::v1::Span as WireSpan;
 use orchestra_testkit::records::items;
+use orchestra_testkit::workflow_file::WorkflowFile;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -43,9 +44,7 @@ fn attempts(place: &Workplace, otlp: &str) -> Ended {
     let tables = "version = 1\n[tasks.train]\ncommand = \"echo loss=0.{n}; test {n} = 1 || exit 3\"\nmatrix = { n = [1, 2] }\nretries = 1\n\
                   metrics = [{ name = \"loss\", regex = \"loss=([0-9.]+)\" }]\n";
     place.write(tables);
-    let ended = place.run(&["--otlp", otlp, "--set", "telemetry.flush_timeout=10m"]);
-    ended.must_exit(65);
-    ended
+    place.run(&["--otlp", otlp, "--set", "telemetry.flush_timeout=10m"]).exited(65)
 }
 
 /// The run says nothing of lost spans.
@@ -122,8 +121,7 @@ fn over_each_protocol_a_run_is_one_trace_and_its_items_are_linked_with_its_batch
         let place = Workplace::new();
         let protocol = format!("telemetry.protocol={}", collector.protocol);
         let arguments = ["--otlp", &collector.url(), "--set", &protocol, "--set", "telemetry.slow=0s"];
-        let ended = digits(&place, &arguments, &[]);
-        ended.must_exit(0);
+        let ended = digits(&place, &arguments, &[]).exited(0);
         complete(&ended);
         let traces = Traces::of(&collector);
         check_run(&traces.run, &run_id(&place), batches(&place), IMAGES);
@@ -139,24 +137,13 @@ fn batches_of_a_stage_in_python_are_spans_with_what_its_workers_did() {
     let Some(python) = python() else { return };
     let collector = Collector::http(&[]);
     let place = Workplace::new();
-    place.write(format!(
-        "version = 1
-[sources.x]
-kind = \"range\"
-stop = {ROWS}
-[stages.y]
-kind = \"python\"
-from = \"x\"
-script = \"stage.py\"
-python = {python:?}
-batch = {{ max = 4 }}
-[sinks.results]
-kind = \"jsonl\"
-from = \"y\"
-[telemetry]
-flush_timeout = \"10m\"
-"
-    ));
+    let keys = format!("script = 'stage.py'\npython = {python:?}\nbatch = {{ max = 4 }}");
+    let flow = WorkflowFile::new()
+        .source("x", "range", format_args!("stop = {ROWS}"))
+        .stage("y", "python", "x", keys)
+        .results("y")
+        .table("telemetry", "flush_timeout = '10m'");
+    place.write(flow);
     let script = r#"
 import os
 import numpy as np
@@ -167,8 +154,7 @@ def y(n):
     return {"pid": np.full(len(n), os.getpid())}
 "#;
     std::fs::write(place.path("stage.py"), script).unwrap();
-    let ended = place.run(&["--otlp", &collector.url()]);
-    ended.must_exit(0);
+    let ended = place.run(&["--otlp", &collector.url()]).exited(0);
     complete(&ended);
     let run = Traces::of(&collector).run;
     check_run(&run, &run_id(&place), batches(&place), ROWS);

@@ -7,6 +7,7 @@ use crate::common::Workplace;
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_testkit::models::spec;
 use orchestra_testkit::onnx::ModelBuilder;
+use orchestra_testkit::workflow_file::WorkflowFile;
 use serde_json::Value;
 
 const PAGES: u32 = 24;
@@ -65,58 +66,23 @@ fn run() -> Workplace {
     let place = Workplace::new();
     draw(&place);
     let (page, line) = (model(&place, "page"), model(&place, "line"));
-    let [high, wide] = PAGE;
-    let [line_high, line_wide] = CROP;
-    place.write(format!(
-        r#"version = 1
-[sources.pages]
-kind = "images"
-paths = ["pages"]
-[models.page]
-path = {page:?}
-[models.line]
-path = {line:?}
-[stages.whole]
-kind = "image"
-from = "pages"
-size = [{high}, {wide}]
-fit = "corner"
-trim = {PAGE_STEP}
-color = "gray"
-pad = 90
-[stages.map]
-kind = "infer"
-from = "whole"
-model = "page"
-[stages.found]
-kind = "detect"
-from = "map"
-layout = "dbnet"
-threshold = 0.5
-box_threshold = 0.5
-unclip = 0
-[stages.lines]
-kind = "crop"
-from = ["pages", "found"]
-order = "top-to-bottom"
-size = [{line_high}, {line_wide}]
-fit = "left"
-trim = {CROP_STEP}
-color = "gray"
-[stages.read]
-kind = "infer"
-from = "lines"
-model = "line"
-[stages.record]
-kind = "gather"
-from = ["lines.box", "read"]
-[sinks.results]
-kind = "jsonl"
-from = "record"
-[devices]
-use = ["cpu"]
-"#
-    ));
+    let whole = format!("fit = 'corner'\ntrim = {PAGE_STEP}\npad = 90");
+    let map = "layout = 'dbnet'\nthreshold = 0.5\nbox_threshold = 0.5\nunclip = 0";
+    let lines =
+        format!("order = 'top-to-bottom'\nsize = {CROP:?}\nfit = 'left'\ntrim = {CROP_STEP}\ncolor = 'gray'");
+    let flow = WorkflowFile::new()
+        .source("pages", "images", "paths = ['pages']")
+        .model("page", page)
+        .model("line", line)
+        .gray("whole", "pages", PAGE, whole)
+        .infer("map", "whole", "page")
+        .stage("found", "detect", "map", map)
+        .stage("lines", "crop", ["pages", "found"], lines)
+        .infer("read", "lines", "line")
+        .stage("record", "gather", ["lines.box", "read"], "")
+        .results("record")
+        .on_cpu();
+    place.write(flow);
     place.run(&[]).must_exit(0);
     place
 }

@@ -2,13 +2,12 @@
 //! processes. The list of the run itself is tested in `orchestra-store`, what an edit makes of a run in `edited_sources.rs`.
 
 use std::fs;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use orchestra_testkit::skip::has_programs;
 
-use crate::common::{ORCHESTRA, Workplace, npy};
-use crate::edited_sources::{edit_and_hide, rows_of, tar, zip};
+use crate::common::{ORCHESTRA, Workplace};
+use crate::edited_sources::{edit_and_hide, file_of, rows_of};
 
 const ITEMS: usize = 40;
 /// Bytes of an item.
@@ -48,45 +47,6 @@ fn bytes_read(place: &Workplace, code: i32, files: &[&str]) -> Vec<u64> {
     files.iter().map(of_file).collect()
 }
 
-/// The bytes of a file of items, each of which begins with its number.
-fn file_of(file: &str) -> Vec<u8> {
-    let end = Path::new(file).extension().unwrap().to_str().unwrap();
-    let text = |n: usize| format!("{n:03}{}", "x".repeat(ITEM));
-    let members = |end: &str, bytes: &dyn Fn(usize) -> Vec<u8>| -> Vec<(String, Vec<u8>)> {
-        (0..ITEMS).map(|n| (format!("k{n}.{end}"), bytes(n))).collect()
-    };
-    let array = || npy(&format!("({ITEMS}, {})", ITEM / 4), (0..ITEMS * ITEM / 4).map(|n| n as f32));
-    let lines = |line: &dyn Fn(usize) -> String| (0..ITEMS).map(line).collect::<String>();
-    let csv = || format!("id,t\n{}", lines(&|n| format!("{n},{}\n", text(n)))).into_bytes();
-    match end {
-        "csv" => csv(),
-        "jsonl" => lines(&|n| format!("{{\"id\": {n}, \"t\": \"{}\"}}\n", text(n))).into_bytes(),
-        "npy" => array(),
-        "npz" => zip(&[("x.npy".to_owned(), array())]),
-        "tar" => tar(&members("txt", &|n| text(n).into_bytes())),
-        "zip" => zip(&members("png", &|_| {
-            let mut png = std::io::Cursor::new(Vec::new());
-            image::GrayImage::new(1, 1).write_to(&mut png, image::ImageFormat::Png).unwrap();
-            // Behind its end a picture may have any bytes.
-            [png.into_inner(), vec![0; ITEM]].concat()
-        })),
-        // Our own sink makes it. Its texts are compressed, so that they must differ.
-        "parquet" => {
-            let place = rows_of("csv", "a.csv");
-            let text = |n: usize| {
-                let mut rng = fastrand::Rng::with_seed(n as u64);
-                (0..ITEM).map(|_| rng.alphanumeric()).collect::<String>()
-            };
-            fs::write(place.path("a.csv"), format!("id,t\n{}", lines(&|n| format!("{n},{}\n", text(n)))))
-                .unwrap();
-            place.edit("kind = \"jsonl\"", "kind = \"parquet\"\npath = \"a.parquet\"\nordered = true");
-            place.run(&[]).must_exit(0);
-            fs::read(place.out().join("a-00000.parquet")).unwrap()
-        }
-        end => panic!("say here what a file of `{end}` is"),
-    }
-}
-
 #[test]
 fn a_second_start_looks_at_files_that_did_not_change_and_lists_those_that_did() {
     if !has_programs(&["strace"], "install it") {
@@ -103,14 +63,9 @@ fn a_second_start_looks_at_files_that_did_not_change_and_lists_those_that_did() 
         ("zip", "zip", false),
     ] {
         let place = rows_of(kind, &format!("?.{end}"));
-        if kind == "zip" {
-            place.edit(
-                "kind = \"filter\"\nkeep = \"true\"",
-                "kind = \"image\"\nsize = [1, 1]\ncolor = \"gray\"\ndtype = \"u8\"",
-            );
-        }
         let [first, second] = ["b", "c"].map(|name| format!("{name}.{end}"));
-        let (bytes, files) = (file_of(&first), [&*first, &*second]);
+        let numbers: Vec<u64> = (0..ITEMS as u64).collect();
+        let (bytes, files) = (file_of(&first, &numbers, ITEM).0, [&*first, &*second]);
         let len = bytes.len() as u64;
         fs::write(place.path(&first), &bytes).unwrap();
         let read = bytes_read(&place, 0, &files)[0];

@@ -43,8 +43,7 @@ fn whatever_became_of_the_files_of_a_run_is_told_by_name() {
     let verify = || place.command(&["verify", out.to_str().unwrap()]);
     verify().must_exit(2).must_say(&["no account of a run"]);
     place.run(&[]).must_exit(65);
-    let whole = verify();
-    whole.must_exit(0);
+    let whole = verify().exited(0);
     let account = "105 items: 100 done, 5 failed, 300 records; 0 lost, 0 doubled, 0 stray, 0 damaged";
     assert!(whole.stdout.ends_with(&format!("{account}\n")), "{}", whole.stdout);
     assert!(whole.stdout.contains("`total`"), "a sum is no record of an item: {}", whole.stdout);
@@ -52,9 +51,7 @@ fn whatever_became_of_the_files_of_a_run_is_told_by_name() {
     let (results, kept) = (out.join("results.jsonl"), out.join("kept"));
     fs::rename(&results, &kept).unwrap();
     rustix::fs::mknodat(rustix::fs::CWD, &results, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-    let piped = verify();
-    piped.must_exit(70);
-    piped.must_print(&["`results.jsonl`: it is no regular file"]);
+    verify().must_exit(70).must_print(&["`results.jsonl`: it is no regular file"]);
     fs::rename(&kept, &results).unwrap();
 
     // Each fault is made, told, and mended again.
@@ -62,8 +59,7 @@ fn whatever_became_of_the_files_of_a_run_is_told_by_name() {
         let path = out.join(file);
         let before = fs::read(&path).unwrap();
         fs::write(&path, change(String::from_utf8(before.clone()).unwrap())).unwrap();
-        let found = verify();
-        found.must_exit(70);
+        let found = verify().exited(70);
         for words in expected {
             assert!(found.stdout.contains(words), "{file}: {words}: {}", found.stdout);
         }
@@ -108,8 +104,7 @@ fn whatever_became_of_the_files_of_a_run_is_told_by_name() {
     {
         let (path, aside) = (out.join(file), place.path("aside"));
         fs::rename(&path, &aside).unwrap();
-        let found = verify();
-        found.must_exit(70);
+        let found = verify().exited(70);
         assert!(found.stdout.contains(&format!("`{file}`")), "{file}: {}", found.stdout);
         assert!(found.stdout.contains("1 damaged"), "{file}: {}", found.stdout);
         fs::rename(&aside, &path).unwrap();
@@ -169,8 +164,7 @@ fn whatever_became_of_part_files_is_told_by_name() {
     let verify = || place.command(&["verify", out.to_str().unwrap()]);
     verify().must_exit(0);
     let told = |words: &[&str]| {
-        let found = verify();
-        found.must_exit(70);
+        let found = verify().exited(70);
         for words in words {
             found.must_print(&[words]);
         }

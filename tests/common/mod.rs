@@ -8,6 +8,7 @@ pub mod under;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -23,6 +24,7 @@ use orchestra_testkit::processes::with_variable;
 use orchestra_testkit::records::{ItemKey, Records, items};
 use orchestra_testkit::skip::skip;
 use orchestra_testkit::striker::workers_of;
+use orchestra_testkit::workflow_file::WorkflowFile;
 use orchestra_testkit::{GATE, leaks, models};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -44,13 +46,28 @@ pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// A file of f32 as `numpy.save` writes it.
+/// A file as `numpy.save` writes it.
+pub fn npy_of(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+    let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    let header = format!("{header:<117}\n");
+    [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes(), data].concat()
+}
+
+/// One of f32.
 pub fn npy(shape: &str, numbers: impl IntoIterator<Item = f32>) -> Vec<u8> {
-    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}");
-    let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
-    bytes.extend(format!("{header:<117}\n").bytes());
-    bytes.extend(numbers.into_iter().flat_map(f32::to_le_bytes));
-    bytes
+    npy_of("<f4", shape, &numbers.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<u8>>())
+}
+
+/// The files of an archive, with their names.
+pub fn members_of(tar: &[u8]) -> Vec<(String, Vec<u8>)> {
+    assert!(tar.ends_with(&[0; 1024]), "an archive has an end");
+    let mut archive = tar::Archive::new(tar);
+    let member = |mut member: tar::Entry<&[u8]>| {
+        let (name, mut content) = (member.path().unwrap().display().to_string(), Vec::new());
+        member.read_to_end(&mut content).unwrap();
+        (name, content)
+    };
+    archive.entries().unwrap().map(Result::unwrap).map(member).collect()
 }
 
 /// The Python of an environment of `scripts/python-env.sh`, which is made where it is missing; `None`: it cannot be made, and the test is skipped.
@@ -235,39 +252,15 @@ impl Workplace {
             false => String::new(),
         };
         let devices = vec!["cpu"; blocks.devices];
-        let text = format!(
-            "version = 1
-name = \"blocks\"
-[sources.scans]
-kind = \"images\"
-{listing}
-[models.blocks]
-path = {model:?}
-threads = 1
-{custom}
-[stages.pixels]
-kind = \"image\"
-from = \"scans\"
-size = [32, 32]
-color = \"gray\"
-scale = 1.0
-[stages.read]
-kind = \"infer\"
-from = \"pixels\"
-model = \"blocks\"
-batch = {{ max = {}, wait = \"5ms\" }}
-[sinks.results]
-kind = \"jsonl\"
-from = \"read\"
-path = \"results.jsonl\"
-[devices]
-use = {devices:?}
-{}
-[telemetry]
-flush_timeout = \"10m\"
-",
-            blocks.batch, blocks.more
-        );
+        let batch = format!("batch = {{ max = {}, wait = \"5ms\" }}", blocks.batch);
+        let text = WorkflowFile::named("blocks")
+            .source("scans", "images", listing)
+            .table("models.blocks", format_args!("path = {model:?}\nthreads = 1\n{custom}"))
+            .gray("pixels", "scans", [32, 32], "scale = 1.0")
+            .stage("read", "infer", "pixels", format_args!("model = \"blocks\"\n{batch}"))
+            .table("sinks.results", "kind = \"jsonl\"\nfrom = \"read\"\npath = \"results.jsonl\"")
+            .table("devices", format_args!("use = {devices:?}\n{}", blocks.more))
+            .table("telemetry", "flush_timeout = \"10m\"");
         self.write(on_test_device(&text));
     }
 
@@ -641,6 +634,13 @@ impl Drop for Run {
 }
 
 impl Ended {
+    /// The same, whose exit code must be this.
+    #[track_caller]
+    pub fn exited(self, code: i32) -> Self {
+        self.must_exit(code);
+        self
+    }
+
     /// Ends the test unless the exit code is this.
     #[track_caller]
     pub fn must_exit(&self, code: i32) -> &Self {

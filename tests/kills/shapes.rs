@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use crate::common::{Blocks, Workplace, npy, python, write_pictures};
+use crate::common::{Blocks, Workplace, members_of, npy, python, write_pictures};
 use crate::store::Store;
 use orchestra_testkit::images::index_of_blocks;
 use orchestra_testkit::{models, trap_library};
@@ -171,7 +171,9 @@ pub const FILES: Shape = Shape {
         let parts = fs::read_dir(place.out().join("rows")).unwrap().count();
         for part in 0..parts {
             let tar = fs::read(place.out().join(format!("rows/rows-{part:05}.tar"))).unwrap();
-            indices.extend(indices_in(&tar));
+            let records = members_of(&tar).into_iter().filter(|(name, _)| name.ends_with(".json"));
+            let records = records.map(|(_, record)| serde_json::from_slice::<Value>(&record).unwrap());
+            indices.extend(records.map(|record| record["index"].as_u64().unwrap()));
         }
         indices.sort_unstable();
         assert!(indices.into_iter().eq(0..n), "each row is in one part");
@@ -336,23 +338,6 @@ fn write_array(place: &Workplace, n: u64, columns: u64, number: impl Fn(u64, u64
     let numbers = (0..n).flat_map(|row| (0..columns).map(move |column| (row, column)));
     let numbers = numbers.map(|(row, column)| number(row, column) as f32);
     fs::write(place.path("x.npy"), npy(&format!("({n}, {columns})"), numbers)).unwrap();
-}
-
-/// The indices in the records of an archive, which is whole.
-fn indices_in(mut tar: &[u8]) -> Vec<u64> {
-    let mut indices = Vec::new();
-    while tar[0] != 0 {
-        let text = |range: std::ops::Range<usize>| {
-            str::from_utf8(&tar[range]).unwrap().trim_end_matches('\0').trim()
-        };
-        let (name, size) = (text(0..100), usize::from_str_radix(text(124..136), 8).unwrap());
-        if name.ends_with(".json") {
-            let record: Value = serde_json::from_slice(&tar[512..512 + size]).unwrap();
-            indices.push(record["index"].as_u64().unwrap());
-        }
-        tar = &tar[512 + size.next_multiple_of(512)..];
-    }
-    indices
 }
 
 /// The numbers of a tensor, as a column or as one of several.
