@@ -46,15 +46,12 @@ fn run(place: &Workplace, folder: &Path, name: &str, about: &Value, batches: &[u
         .unwrap();
     }
     let sizes: Vec<String> = batches.iter().map(usize::to_string).collect();
-    let sizes = sizes.join("-");
-    let workflow = place.path(&format!("{name}-{sizes}.toml"));
-    fs::write(&workflow, text).unwrap();
-    let out = place.path(&format!("out-{name}-{sizes}"));
-    let ended = place.command(&["run", workflow.to_str().unwrap(), "--output", out.to_str().unwrap()]);
+    let out = format!("out-{name}-{}", sizes.join("-"));
+    let ended = place.run_file(text, &out, &[]);
     for batch in batches {
         let records = format!("{name}-{batch}.jsonl");
         if ended.status.success() {
-            fs::copy(out.join(&records), folder.join(records)).unwrap();
+            fs::copy(place.path(&out).join(&records), folder.join(records)).unwrap();
         }
     }
     ended

@@ -491,12 +491,9 @@ fn rows_arrays_and_members_of_objects_are_what_they_are_in_files() {
             "version = 1\n[sources.s]\nkind = \"{kind}\"\npaths = [\"{path}\"]\n{more}\n[stages.all]\n{stage}\n\
              [sinks.lines]\nkind = \"jsonl\"\nfrom = \"all\"\nordered = true\n[sinks.table]\nkind = \"parquet\"\nfrom = \"all\"\n"
         );
-        let (file, out) = (place.path("rows.toml"), place.path("rows-out"));
-        fs::write(&file, text).unwrap();
-        fs::remove_dir_all(&out).ok();
-        let arguments = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
-        place.start_command_with(&arguments, &moto.variables()).wait().must_exit(0);
-        let found = fs::read_to_string(out.join("lines.jsonl")).unwrap();
+        fs::remove_dir_all(place.path("rows-out")).ok();
+        place.run_file(text, "rows-out", &moto.variables()).must_exit(0);
+        let found = fs::read_to_string(place.path("rows-out/lines.jsonl")).unwrap();
         found.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
     let plain = "kind = \"filter\"\nkeep = \"true\"\nfrom = \"s\"";
@@ -568,10 +565,8 @@ fn rows_of_an_object_that_is_another_one_at_the_next_start_are_refused_by_name_a
             "version = 1\n[sources.s]\nkind = {kind:?}\npaths = [\"s3://digits/edited/{file}\"]\n[stages.all]\nkind = \"filter\"\n\
              keep = \"true\"\nfrom = \"s\"\n[sinks.lines]\nkind = \"jsonl\"\nfrom = \"all\"\n"
         );
-        let (workflow, out) = (place.path(&format!("{kind}.toml")), place.path(&format!("out-{kind}")));
-        fs::write(&workflow, text).unwrap();
-        let arguments = ["run", workflow.to_str().unwrap(), "--output", out.to_str().unwrap()];
-        let start = || place.start_command_with(&arguments, &moto.variables()).wait();
+        let (name, out) = (format!("out-{kind}"), place.path(&format!("out-{kind}")));
+        let start = || place.run_file(&text, &name, &moto.variables());
         put(&first);
         start().must_exit(0);
         let before = fs::read(out.join("lines.jsonl")).unwrap();

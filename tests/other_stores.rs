@@ -200,11 +200,8 @@ fn what_is_written_comes_out_again(bucket: &str, variables: &[(&str, &str)], get
         "version = 1\n[sources.s]\nkind = \"tar\"\npaths = [\"{bucket}/shards/*.tar\"]\ncolumns = [\"json\", \"npy\"]\n\
          [stages.all]\nkind = \"filter\"\nkeep = \"true\"\nfrom = \"s\"\n[sinks.lines]\nkind = \"jsonl\"\nfrom = \"all\"\n"
     );
-    let (file, again) = (place.path("archives.toml"), place.path("again"));
-    fs::write(&file, archives).unwrap();
-    let run = ["run", file.to_str().unwrap(), "--output", again.to_str().unwrap()];
-    place.start_command_with(&run, variables).wait().must_exit(0);
-    let in_bucket = fs::read_to_string(again.join("lines.jsonl")).unwrap();
+    place.run_file(archives, "again", variables).must_exit(0);
+    let in_bucket = fs::read_to_string(place.path("again/lines.jsonl")).unwrap();
     let of_archive = |line: &str| {
         let record: Value = serde_json::from_str(line).unwrap();
         (index(record["result"]["json"].as_str().unwrap()), record["result"]["npy"]["data"].clone())

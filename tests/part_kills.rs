@@ -373,11 +373,8 @@ fn the_manifest_is_no_item(moto: &Moto, place: &Workplace, kind: &str) {
          [stages.all]\nkind = \"select\"\nfrom = \"rows\"\ncolumns = {{ index = \"index\" }}\n\
          [sinks.lines]\nkind = \"jsonl\"\nfrom = \"all\"\n"
     );
-    let (file, out) = (place.path("again.toml"), place.path("again"));
-    fs::write(&file, text).unwrap();
-    let run = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
-    place.start_command_with(&run, &moto.variables()).wait().must_exit(0);
-    let lines = fs::read_to_string(out.join("lines.jsonl")).unwrap();
+    place.run_file(text, "again", &moto.variables()).must_exit(0);
+    let lines = fs::read_to_string(place.path("again/lines.jsonl")).unwrap();
     let index =
         |line: &str| serde_json::from_str::<Value>(line).unwrap()["result"]["index"].as_u64().unwrap();
     assert_eq!(lines.lines().count() as u64, ITEMS);

@@ -206,6 +206,15 @@ impl Workplace {
         fs::write(self.workflow(), text).unwrap();
     }
 
+    /// A run of another workflow file, whose output folder has this name.
+    #[track_caller]
+    pub fn run_file(&self, text: impl AsRef<[u8]>, name: &str, variables: &[(&str, &str)]) -> Ended {
+        let (file, out) = (self.path(&format!("{name}.toml")), self.path(name));
+        fs::write(&file, text).unwrap();
+        let run = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
+        self.start_command_with(&run, variables).wait()
+    }
+
     /// One with a workflow file of these tables.
     pub fn with_slots(slots: usize, tables: &str) -> Self {
         let place = Self::new();

@@ -101,9 +101,7 @@ fn rows_arrays_and_pictures_of_objects_have_their_records_whatever_dies() {
     // The table is what our own sink makes of the array.
     let text = "version = 1\n[sources.x]\nkind = \"tensors\"\npaths = [\"x.npy\"]\n[stages.all]\nkind = \"filter\"\nkeep = \"true\"\nfrom = \"x\"\n\
                 [sinks.table]\nkind = \"parquet\"\nfrom = \"all\"\nordered = true\n";
-    let (file, out) = (place.path("table.toml"), place.path("table"));
-    fs::write(&file, text).unwrap();
-    place.command(&["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()]).must_exit(0);
+    place.run_file(text, "table", &[]).must_exit(0);
     moto.python(&format!(
         "{root}s3.upload_file(str(root / 'table/table-00000.parquet'), 'digits', 'kills/table.parquet')"
     ));
