@@ -4,7 +4,7 @@
     model_outputs.py make FOLDER     writes NAME.onnx and NAME.npz (the items), and models.json
     model_outputs.py check FOLDER    reads NAME-BATCH.jsonl for each, and prints what differs
 
-models.json has for each model `inputs`, `read` (what a sink reads: names of outputs, or null for all), `is_run` (else it is inspected alone), and `refused`: "batches" where an output has no row
+models.json has for each model `inputs`, `columns` (their types, where NAME.jsonl has the items, because some are texts), `read` (what a sink reads: names of outputs, or null for all), `is_run` (else it is inspected alone), and `refused`: "batches" where an output has no row
 for each item of a batch, "at run" where that may show in a run only, "always" where no stage can read it, "may" where it may be refused, and null.
 The judge is ONNX Runtime for Python, one item after the other in a batch of one.
 """
@@ -166,6 +166,32 @@ def make():
         identity = [node("Identity", ["x"], ["y"])]
         model(f"takes_{name}", [value("x", kind, "N", 4)], identity, [value("y", kind, "N", 4)], x4, is_run=False)
     model("takes_texts", [value(name, T.STRING, "N") for name in "ab"], [node("Identity", ["a"], ["y"])], [value("y", T.STRING, "N")], x4, is_run=False)
+    # Inputs of texts.
+    words = np.array(["a", "ü", "", "Grüße", "x\0y", "b", "日本"])[np.random.RandomState(11).randint(0, 7, ITEMS)]
+    known, of_ml = np.array(["red", "green"])[np.arange(ITEMS) % 2], {"domains": ["ai.onnx.ml"]}
+    text = lambda name, *dims: value(name, T.STRING, "N", *dims)
+    one_hot = lambda x, y, keys, **zeros: node("OneHotEncoder", [x], [y], domain="ai.onnx.ml", cats_strings=keys, **zeros)
+    grams = dict(mode="TF", min_gram_length=1, max_gram_length=1, max_skip_count=0, ngram_counts=[0], ngram_indexes=[0, 1, 2], pool_strings=["a", "ü", "日本"])
+    model("text", [text("x")], [node("Identity", ["x"], ["y"])], [text("y")], {"x": words})
+    model("text_passed", [text("x"), f32("z", "N", 4)], [node("Neg", ["z"], ["y"])], [text("x"), f32("y", "N", 4)], {"x": words, "z": numbers(4)})
+    model("text_keys", [text("x")], [node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", keys_strings=["a", "ü", ""], values_int64s=[7, 8, 9], default_int64=-1)],
+          [value("y", T.INT64, "N")], {"x": words}, **of_ml)
+    model("text_in_columns", [text("x", 1)], [one_hot("x", "y", ["a", "日本"], zeros=1)], [f32("y", "N", 1, 2)], {"x": words[:, None]}, **of_ml)
+    model("text_known", [text("x", None)], [one_hot("x", "y", ["red", "green"], zeros=0)], [f32("y", "N", None, 2)], {"x": known[:, None]}, **of_ml)
+    model("text_numbers", [text("x", 1)], [node("Cast", ["x"], ["y"], to=T.FLOAT)], [f32("y", "N", 1)], {"x": numbers(1).astype(str)})
+    model("text_grams", [text("x", 1)], [node("TfIdfVectorizer", ["x"], ["y"], **grams)], [f32("y", "N", 3)], {"x": words[:, None]})
+    model("text_normalized", [text("x")], [node("StringNormalizer", ["x"], ["y"], case_change_action="UPPER", locale="C.UTF-8")], [text("y")], {"x": words})
+    model("table", [text("a", 1), text("b", 1), f32("x", "N", 2)],
+          [one_hot("a", "oa", ["red", "green"], zeros=1), one_hot("b", "ob", ["a", "ü", "日本"], zeros=1), node("Flatten", ["oa"], ["fa"]), node("Flatten", ["ob"], ["fb"]),
+           node("Concat", ["fa", "fb", "x"], ["all"], axis=1), node("MatMul", ["all", "w"], ["scores"]), node("ArgMax", ["scores"], ["best"], axis=1, keepdims=0),
+           node("LabelEncoder", ["best"], ["label"], domain="ai.onnx.ml", keys_int64s=[0, 1, 2], values_strings=["no", "yes", "vielleicht ü"])],
+          [text("label"), f32("scores", "N", 3)], {"a": known[:, None], "b": words[:, None], "x": numbers(2)},
+          [("w", np.random.RandomState(8).uniform(-1, 1, (7, 3)).astype("f4"))], **of_ml)
+    model("text_grams_of_all", [text("x")], [node("TfIdfVectorizer", ["x"], ["y"], **grams)], [f32("y", "N")], {"x": words}, refused="batches")
+    for name, first, refused in (("text_turned", 1, "batches"), ("text_turned_by_four", 4, "at run")):
+        turned = [node("Slice", ["x", "n", "all", "axis"], ["a"]), node("Slice", ["x", "axis", "n", "axis"], ["b"]), node("Concat", ["a", "b"], ["y"], axis=0)]
+        model(name, [text("x")], turned, [text("y")], {"x": np.arange(ITEMS).astype(str)}, [("n", ints(first)), ("all", ints(1 << 62)), ("axis", ints(0))], refused=refused)
+    model("text_fixed4", [value("x", T.STRING, 4)], [node("Identity", ["x"], ["y"])], [value("y", T.STRING, 4)], {"x": words}, fixed=4)
     # Texts, lists, maps, and what may be missing.
     keys = {"x": np.random.RandomState(3).randint(0, 3, ITEMS)}
     encoder = node("LabelEncoder", ["x"], ["label"], domain="ai.onnx.ml", keys_int64s=[0, 1, 2], values_strings=["", "weiß", "a,b\n"], default_string="?")
@@ -226,14 +252,22 @@ def write(folder):
         onnx.save(made, os.path.join(folder, name + ".onnx"))
         np.savez(os.path.join(folder, name + ".npz"), **data)
         np.save(os.path.join(folder, name + ".npy"), next(iter(data.values())))
-        about[name] = {"inputs": sorted(data), **settings}
+        columns = None
+        if any(values.dtype.kind == "U" for values in data.values()):
+            of = lambda values: "text" if values.dtype.kind == "U" else f"f32{list(values.shape[1:])}"
+            columns = ", ".join(f'{key} = "{of(values)}"' for key, values in data.items())
+            with open(os.path.join(folder, name + ".jsonl"), "w") as file:
+                items = [{key: values[item].ravel()[0] if values.dtype.kind == "U" else values[item].tolist() for key, values in data.items()} for item in range(ITEMS)]
+                file.writelines(json.dumps(item) + "\n" for item in items)
+        about[name] = {"inputs": sorted(data), "columns": columns, **settings}
     with open(os.path.join(folder, "models.json"), "w") as file:
         json.dump(about, file)
 
 
 def alone(session, data, item, names, fixed, axis):
     """What one item gives."""
-    feed = {key: values[item:item + 1] for key, values in data.items()}
+    # Of arrays of other texts ONNX Runtime for Python takes what stands before a zero byte.
+    feed = {key: values[item:item + 1].astype(object if values.dtype.kind == "U" else values.dtype) for key, values in data.items()}
     if fixed:
         feed = {key: np.repeat(values, fixed, axis=0) for key, values in feed.items()}
     found = session.run(names, feed)

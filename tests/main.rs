@@ -83,6 +83,7 @@ mod tasks_keepers;
 mod tasks_limits;
 mod tasks_slots;
 mod terminal;
+mod text_inputs;
 mod tracing_otlp;
 mod trimmed;
 mod unchanged_sources;

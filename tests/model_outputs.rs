@@ -25,9 +25,13 @@ fn run(place: &Workplace, folder: &Path, name: &str, about: &Value, batches: &[u
         [_] => "from = \"s\"".to_owned(),
         _ => format!("inputs = {{ {} }}", feeds.join(", ")),
     };
+    let (kind, ending) = match about["columns"].as_str() {
+        Some(columns) => (format!("\"jsonl\"\ncolumns = {{ {columns} }}"), "jsonl"),
+        None => ("\"tensors\"".to_owned(), "npz"),
+    };
     let mut text = format!(
-        "version = 1\n[sources.s]\nkind = \"tensors\"\npaths = [{:?}]\n[models.m]\npath = {:?}\nworkers = 1\n[devices]\nuse = [\"cpu\"]\n",
-        folder.join(format!("{name}.npz")),
+        "version = 1\n[sources.s]\nkind = {kind}\npaths = [{:?}]\n[models.m]\npath = {:?}\nworkers = 1\n[devices]\nuse = [\"cpu\"]\n",
+        folder.join(format!("{name}.{ending}")),
         folder.join(format!("{name}.onnx"))
     );
     for batch in batches {
@@ -88,7 +92,8 @@ fn inspect(place: &Workplace, folder: &Path, name: &str, about: &Value) -> Optio
     };
     let own = place.path(&format!("inspected-{name}"));
     fs::create_dir_all(own.join("rows")).unwrap();
-    fs::hard_link(folder.join(format!("{name}.npy")), own.join("rows/x.npy")).unwrap();
+    let ending = if about["columns"].is_null() { "npy" } else { "jsonl" };
+    fs::hard_link(folder.join(format!("{name}.{ending}")), own.join(format!("rows/x.{ending}"))).unwrap();
     let file = own.join("workflow.toml");
     fs::write(&file, workflow).unwrap();
     let of = |command: &str| place.command(&[command, file.to_str().unwrap(), "--devices", "cpu"]);

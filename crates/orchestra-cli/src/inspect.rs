@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::anyhow;
 use orchestra::plan::{ModelOutput, OutputDim, OutputType, format_bytes};
-use orchestra::{ModelError, ModelFile, Recognised, TensorSpec};
+use orchestra::{Dim, ModelError, ModelFile, Recognised};
 use serde_json::json;
 
 use crate::Failed;
@@ -41,10 +41,9 @@ fn in_json(
     recognised: &Recognised,
     workflow: &Result<String, String>,
 ) -> serde_json::Value {
-    let tensor = |spec: &TensorSpec| {
-        let shape: Vec<_> =
-            std::iter::once(spec.batch).chain(spec.row.iter().copied()).map(|dim| dim.fixed()).collect();
-        json!({"name": spec.name, "dtype": spec.dtype, "shape": shape})
+    let input = |name: &str, dtype: &str, batch: Dim, row: &[Dim]| {
+        let shape: Vec<_> = [batch].iter().chain(row).map(|dim| dim.fixed()).collect();
+        json!({"name": name, "dtype": dtype, "shape": shape})
     };
     let output = |output: &ModelOutput| {
         let dtype = match &output.holds {
@@ -60,12 +59,14 @@ fn in_json(
         json!({"name": output.name, "dtype": dtype, "shape": shape})
     };
     let signature = &file.signature;
+    let tensors = signature.inputs.iter().map(|of| input(&of.name, of.dtype.name(), of.batch, &of.row));
+    let texts = signature.text_inputs.iter().map(|of| input(&of.name, "text", of.batch, &of.row));
     json!({
         "model": path,
         "bytes": file.bytes,
         "ir_version": signature.ir_version,
         "opset": signature.opset,
-        "inputs": signature.inputs.iter().map(tensor).collect::<Vec<_>>(),
+        "inputs": tensors.chain(texts).collect::<Vec<_>>(),
         "outputs": signature.outputs.iter().map(output).collect::<Vec<_>>(),
         "metadata": signature.metadata,
         "operators": signature.operators,
@@ -97,6 +98,9 @@ fn in_words(
     );
     // Writing to a string cannot fail.
     for input in &signature.inputs {
+        let _ = writeln!(text, "# input      {} {input}", one_line(&input.name));
+    }
+    for input in &signature.text_inputs {
         let _ = writeln!(text, "# input      {} {input}", one_line(&input.name));
     }
     for output in &signature.outputs {

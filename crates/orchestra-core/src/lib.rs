@@ -69,6 +69,6 @@ pub use pixel_placement::{Placement, Trim};
 pub use program::Program;
 pub use sandbox::{SandboxMode, SandboxRules};
 pub use session_tuning::{ConvSearch, Provider, SessionTuning, TensorRt};
-pub use tensor::{DType, Dim, MAX_RANK, TensorSpec};
+pub use tensor::{DType, Dim, MAX_RANK, TensorSpec, TextInput};
 pub use visible::{steers, visible, visible_in_line};
 pub use worker_exit::WorkerExit;

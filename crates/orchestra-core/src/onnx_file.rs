@@ -120,6 +120,8 @@ pub struct AttributeProto {
     pub g: Option<Box<GraphProto>>,
     #[prost(int64, repeated, tag = "8")]
     pub ints: Vec<i64>,
+    #[prost(bytes = "bytes", repeated, tag = "9")]
+    pub strings: Vec<Bytes>,
     #[prost(message, repeated, tag = "10")]
     pub tensors: Vec<TensorProto>,
     #[prost(message, repeated, tag = "11")]

@@ -162,13 +162,43 @@ impl TensorSpec {
 impl fmt::Display for TensorSpec {
     /// `f32[batch, 3, 224, 224]`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.batch {
-            Dim::Fixed(n) => write!(f, "{}[{n}", self.dtype)?,
-            Dim::Dynamic => write!(f, "{}[batch", self.dtype)?,
-        }
-        for d in &self.row {
-            write!(f, ", {d}")?;
-        }
-        f.write_str("]")
+        write_shape(f, self.dtype.name(), self.batch, &self.row)
+    }
+}
+
+fn write_shape(f: &mut fmt::Formatter<'_>, elements: &str, batch: Dim, row: &[Dim]) -> fmt::Result {
+    match batch {
+        Dim::Fixed(n) => write!(f, "{elements}[{n}")?,
+        Dim::Dynamic => write!(f, "{elements}[batch")?,
+    }
+    for d in row {
+        write!(f, ", {d}")?;
+    }
+    f.write_str("]")
+}
+
+/// A tensor of texts that a model takes. Texts lie in no slot: they travel beside the rows of a batch.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
+pub struct TextInput {
+    pub name: String,
+    /// Shape of one item, as in [`TensorSpec::row`].
+    pub row: Vec<Dim>,
+    pub batch: Dim,
+}
+
+impl TextInput {
+    /// Most texts of one item.
+    pub const MAX_TEXTS: usize = 4096;
+
+    /// Texts of one item: an open dimension has one.
+    pub fn n_texts(&self) -> usize {
+        self.row.iter().filter_map(|dim| dim.fixed()).fold(1, usize::saturating_mul)
+    }
+}
+
+impl fmt::Display for TextInput {
+    /// `text[batch, 1]`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_shape(f, "text", self.batch, &self.row)
     }
 }

@@ -72,7 +72,7 @@ impl Engine for KernelEngine {
         })
     }
 
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run(&mut self, run: &Run, _: &[u8], timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         match &self.serving {
             Some(serving) => serving.run(run, timing),
             None => Err(RunError::of_model("no kernel is loaded".to_owned())),

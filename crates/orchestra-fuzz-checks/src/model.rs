@@ -38,8 +38,8 @@ pub fn onnx_signature(bytes: &[u8]) {
 
 fn check(bytes: &[u8], model: ModelFile) {
     assert_eq!(model.file_digest, <[u8; 32]>::from(Sha256::digest(bytes)));
-    let Signature { inputs, outputs, .. } = &model.signature;
-    assert!(!inputs.is_empty() && !outputs.is_empty());
+    let Signature { inputs, text_inputs, outputs, .. } = &model.signature;
+    assert!(inputs.len() + text_inputs.len() > 0 && !outputs.is_empty());
     assert!(inputs.iter().all(|t| t.row.len() < MOST_DIMS));
     assert!(outputs.iter().filter_map(|t| t.dims.as_ref()).all(|dims| dims.len() <= MOST_DIMS));
     let world = World { model: Some(model), ..World::with_gpus(1) };

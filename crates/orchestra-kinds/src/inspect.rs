@@ -77,7 +77,7 @@ impl ReadOutputs {
             _ if unreadable.is_empty() => quoted("outputs"),
             names => format!("[{}]", names.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ")),
         };
-        let is_fixed = signature.inputs.first().and_then(|input| input.batch.fixed()).is_some_and(|n| n > 1);
+        let is_fixed = signature.batch().fixed().is_some_and(|n| n > 1);
         if is_fixed && !have_rows {
             return Err("its batch is fixed, and an output has no row for each item of it: export the model with an open batch".to_owned());
         }
@@ -98,27 +98,39 @@ pub fn workflow(path: &str, signature: &Signature, recognised: &Recognised) -> R
         ));
     }
     let outputs = ReadOutputs::of(signature)?;
-    let (input, size) = match &signature.inputs[..] {
-        [input] => (input, None),
-        [input, size] | [size, input] if is_size(size) && pixels(input, signature).is_some() => {
-            (input, Some(size))
+    let (input, size) = match (&signature.inputs[..], &signature.text_inputs[..]) {
+        ([input], []) => (Ok(input), None),
+        ([input, size] | [size, input], []) if is_size(size) && pixels(input, signature).is_some() => {
+            (Ok(input), Some((&input.name, size)))
         }
-        inputs => {
-            let n = inputs.len();
+        ([], [input]) if input.n_texts() == 1 => (Err(input), None),
+        (inputs, texts) => {
+            let n = inputs.len() + texts.len();
+            if let ([], [input]) = (inputs, texts) {
+                let name = &input.name;
+                return Err(format!(
+                    "its input `{name}` is {input}: a stage has to give a list of as many texts, as a Python stage does"
+                ));
+            }
             return Err(format!(
                 "the model has {n} inputs, and a stage has to be chosen for each: inputs = {{ name = \"stage\", .. }}"
             ));
         }
     };
     let mut text = String::from("version = 1\n\n");
-    let reads = match pixels(input, signature) {
-        Some(pixels) => {
+    let reads = match input.map(|input| (input, pixels(input, signature))) {
+        Ok((_, Some(pixels))) => {
             text +=
                 "[sources.pictures]\nkind = \"images\"\npaths = [\"images\"]  # files, folders, globs\n\n";
             text += &pixels.stage(recognised);
             "pixels"
         }
-        None => {
+        Err(input) => {
+            text += "[sources.rows]\nkind = \"jsonl\"\npaths = [\"rows/*.jsonl\"]\n";
+            let _ = writeln!(text, "columns = {{ {} = \"text\" }}\n", toml_key(&input.name));
+            "rows"
+        }
+        Ok((input, None)) => {
             text += "[sources.rows]\nkind = \"tensors\"\npaths = [\"rows/*.npy\"]  # ";
             let _ = writeln!(text, "each {input}, a row for each item\n");
             "rows"
@@ -126,9 +138,9 @@ pub fn workflow(path: &str, signature: &Signature, recognised: &Recognised) -> R
     };
     let _ = writeln!(text, "[models.model]\npath = {}\n", quoted(path));
     let from = match size {
-        Some(size) => {
+        Some((name, size)) => {
             text += "[stages.size]\nkind = \"size\"  # width and height of what the model sees\nfrom = \"pixels\"\n\n";
-            format!("inputs = {{ {} = \"{reads}\", {} = \"size\" }}", toml_key(&input.name), size.name)
+            format!("inputs = {{ {} = \"{reads}\", {} = \"size\" }}", toml_key(name), size.name)
         }
         None => format!("from = \"{reads}\""),
     };

@@ -18,7 +18,7 @@ impl Engine for Panics {
         panic!("an engine that panics, as asked");
     }
 
-    fn run(&mut self, _: &Run, _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run(&mut self, _: &Run, _: &[u8], _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         Ok(Vec::new())
     }
 

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use bincode::{Decode, Encode, config};
 use orchestra_core::{
-    DeviceKind, Iteration, PixelInput, Provider, ReadOutput, SandboxRules, SessionTuning, TensorRt, Trim,
+    DeviceKind, Iteration, PixelInput, Provider, ReadOutput, SandboxRules, SessionTuning, TensorRt,
+    TextInput, Trim,
 };
 
 use crate::session_names::{of_largest, of_rows};
@@ -42,6 +43,8 @@ pub struct OnnxSpec {
     /// Per model input, where its rows are pixels as they are (u8 `[height, width, channels]` in the layout): what the graph makes of
     /// them. As long as the inputs of the layout.
     pub pixel_inputs: Vec<Option<PixelInput>>,
+    /// The inputs that take texts. They have no place in the layout: each row of a run has, for each of them, a text or a list of texts among its values.
+    pub text_inputs: Vec<TextInput>,
     /// The outputs that are read, in the order of the layout.
     pub outputs: Vec<ReadOutput>,
     /// Outputs of which the model is to give the largest numbers along the last dimension and their places alone (f32 `[.., 2]` in the layout:

@@ -58,7 +58,7 @@ pub trait LookInto: fmt::Debug + Send + Sync {
 #[derive(Debug, Clone, Copy)]
 pub struct ProbeRequest<'a> {
     pub model: &'a ModelPlan,
-    /// All inputs of the model, with rows of the shape that they will have.
+    /// All inputs of the model but those of texts, with rows of the shape that they will have.
     pub inputs: &'a [TensorSpec],
     /// Names of the outputs to look at.
     pub outputs: &'a [String],

@@ -24,7 +24,7 @@ const OPEN_BYTES: u64 = 2 << 30;
 const LEAST_ANSWER: u64 = 1 << 20;
 const LEAST_CARRIED: u64 = 16 << 20;
 
-/// The most that the rows which are carried to a program may take: all values of a batch are one frame, in which pictures find room beside them.
+/// The most that the rows which are carried to a program or a model may take: all values of a batch are one frame, in which pictures find room beside them.
 const MOST_TOLD: u64 = 256 << 20;
 
 /// What loaders may take for decoding where the memory of the machine is not known.

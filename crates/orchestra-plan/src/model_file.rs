@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use orchestra_core::{Dim, TensorSpec};
+use orchestra_core::{Dim, TensorSpec, TextInput};
 use thiserror::Error;
 
 use crate::outputs::{ModelOutput, ReaderBatches, RowStanding, UnreadableOutput};
@@ -28,6 +28,8 @@ pub struct ModelFile {
 pub struct Signature {
     /// What must be fed. Weights that the file lists among its inputs are left out.
     pub inputs: Vec<TensorSpec>,
+    /// What must be fed of texts.
+    pub text_inputs: Vec<TextInput>,
     /// What comes out.
     pub outputs: Vec<ModelOutput>,
     /// Version of the ONNX file format.
@@ -46,16 +48,22 @@ pub struct Signature {
 pub(crate) const TRAINING: &str = "(training)";
 
 impl Signature {
+    /// The first dimension of its inputs.
+    pub fn batch(&self) -> Dim {
+        let of_texts = || self.text_inputs.first().map(|input| input.batch);
+        self.inputs.first().map(|input| input.batch).or_else(of_texts).unwrap_or(Dim::Dynamic)
+    }
+
     /// The outputs that are tensors, as they seem to be by their declaration: with the batch as the first dimension. A dimension that the
     /// file does not state is `Dynamic`; an output of unknown rank has the row `[?]`.
     pub fn output_tensors(&self) -> Vec<TensorSpec> {
-        let batch = self.inputs.first().map_or(Dim::Dynamic, |input| input.batch);
+        let batch = self.batch();
         self.outputs.iter().filter_map(|output| output.tensor(batch)).collect()
     }
 
     /// Whether each output has a row for each item, by what the file says of it; or why no stage can read it.
     pub fn readable_outputs(&self) -> Vec<Result<bool, UnreadableOutput>> {
-        let batch = self.inputs.first().map_or(Dim::Dynamic, |input| input.batch);
+        let batch = self.batch();
         let batches = ReaderBatches { fixed: batch.fixed(), is_single: false, size_limit: None };
         let read = |output: &ModelOutput| {
             let read = output.stage_output(batch, batches, Err(None), self.has_zip_map())?;

@@ -13,7 +13,7 @@ use orchestra_core::onnx_file::{
     DimensionProto, OperatorSetIdProto, STRING, StringStringEntryProto, TensorShapeProto, TypeProto,
     ValueInfoProto, dtype_of,
 };
-use orchestra_core::{DType, Dim, MAX_RANK, TensorSpec};
+use orchestra_core::{DType, Dim, MAX_RANK, TensorSpec, TextInput};
 use prost::Message;
 use prost::bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, int64, skip_field};
@@ -235,18 +235,20 @@ impl OnnxModel {
                 return Err(ModelError::Unsupported(message));
             }
         }
-        let inputs = fed.iter().map(|info| input(info)).collect::<Result<Vec<_>, _>>()?;
+        let (texts, tensors): (Vec<_>, Vec<_>) = fed.iter().partition(|info| is_text(info));
+        let inputs = tensors.into_iter().map(tensor_input).collect::<Result<Vec<_>, _>>()?;
+        let text_inputs = texts.into_iter().map(text_input).collect::<Result<Vec<_>, _>>()?;
         let batches: HashSet<&str> = fed.iter().filter_map(|info| batch_name(info)).collect();
         let names: HashSet<&str> = self.graph.inputs.iter().map(|input| &*input.name).collect();
         let output = |info: &ValueInfoProto| output(info, &batches, names.contains(&*info.name));
         let outputs = self.graph.outputs.iter().map(output).collect::<Result<Vec<_>, _>>()?;
-        if inputs.is_empty() || outputs.is_empty() {
-            let what = if inputs.is_empty() { "input" } else { "output" };
+        if fed.is_empty() || outputs.is_empty() {
+            let what = if fed.is_empty() { "input" } else { "output" };
             return Err(ModelError::Unsupported(format!("the model has no {what}")));
         }
         let (operators, metadata) = (operators.clone(), self.metadata.clone());
         let (ir_version, opset, made_by) = (self.ir_version, self.opset, made_by(&self.graph));
-        Ok(Signature { inputs, outputs, ir_version, opset, metadata, made_by, operators })
+        Ok(Signature { inputs, text_inputs, outputs, ir_version, opset, metadata, made_by, operators })
     }
 }
 
@@ -273,14 +275,36 @@ fn made_by(graph: &Graph) -> BTreeMap<String, String> {
     graph.outputs.iter().filter_map(maker).collect()
 }
 
-fn input(info: &ValueInfoProto) -> Result<TensorSpec, ModelError> {
-    let (dtype, shape) = tensor_type(info)?;
+fn is_text(info: &ValueInfoProto) -> bool {
+    let tensor = info.kind.as_ref().and_then(|kind| kind.tensor_type.as_ref());
+    tensor.is_some_and(|tensor| tensor.elem_type == STRING)
+}
+
+fn text_input(info: &&ValueInfoProto) -> Result<TextInput, ModelError> {
+    let TensorSpec { name, row, batch, .. } = input(info, DType::U8)?;
+    let input = TextInput { name, row, batch };
+    if input.n_texts() <= TextInput::MAX_TEXTS {
+        return Ok(input);
+    }
+    let most = TextInput::MAX_TEXTS;
+    let message =
+        format!("its input `{}` is {input}; at most {most} texts for each item are supported", input.name);
+    Err(ModelError::Unsupported(message))
+}
+
+fn tensor_input(info: &&ValueInfoProto) -> Result<TensorSpec, ModelError> {
+    input(info, dtype(info)?)
+}
+
+fn input(info: &ValueInfoProto, dtype: DType) -> Result<TensorSpec, ModelError> {
+    let shape = info.kind.as_ref().and_then(|kind| kind.tensor_type.as_ref()?.shape.as_ref());
+    check_rank("input", info, shape)?;
     let Some(shape) = shape else {
         let message =
             format!("its input `{}` has no shape; export the model with the shapes of its inputs", info.name);
         return Err(ModelError::Unsupported(message));
     };
-    row(info, dtype, &shape).ok_or_else(|| {
+    row(info, dtype, shape).ok_or_else(|| {
         let message =
             format!("its input `{}` is a single value, and the first dimension of an input is the batch; make a constant of it and export the model again, or export it with the shape `[batch]` (in PyTorch: `dynamic_axes`)", info.name);
         ModelError::Unsupported(message)
@@ -335,25 +359,19 @@ fn row(info: &ValueInfoProto, dtype: DType, shape: &TensorShapeProto) -> Option<
     Some(TensorSpec { name: info.name.clone(), dtype, row: row.iter().map(dim).collect(), batch: dim(batch) })
 }
 
-/// Element type and shape of an input.
-fn tensor_type(info: &ValueInfoProto) -> Result<(DType, Option<TensorShapeProto>), ModelError> {
+/// Element type of an input.
+fn dtype(info: &ValueInfoProto) -> Result<DType, ModelError> {
     let unsupported = |found: &str| {
         let known = DType::ALL.map(DType::name).join(", ");
-        let remedy = match found {
-            "string" => "a `python` stage takes texts, and may run the model by `onnxruntime`",
-            _ => "export the model with an input of one of these, and a `Cast` behind it",
-        };
         let message = format!(
-            "its input `{}` is of type {found}; tensors of {known} are supported: {remedy}",
+            "its input `{}` is of type {found}; tensors of {known} and text are supported: export the model with an input of one of these, and a `Cast` behind it",
             info.name
         );
         ModelError::Unsupported(message)
     };
     let tensor = info.kind.as_ref().and_then(|t| t.tensor_type.as_ref());
     let tensor = tensor.ok_or_else(|| unsupported("sequence, map or optional"))?;
-    let dtype = dtype_of(tensor.elem_type).ok_or_else(|| unsupported(element_name(tensor.elem_type)))?;
-    check_rank("input", info, tensor.shape.as_ref())?;
-    Ok((dtype, tensor.shape.clone()))
+    dtype_of(tensor.elem_type).ok_or_else(|| unsupported(element_name(tensor.elem_type)))
 }
 
 fn check_rank(what: &str, info: &ValueInfoProto, shape: Option<&TensorShapeProto>) -> Result<(), ModelError> {
@@ -370,7 +388,6 @@ fn element_name(element: i32) -> &'static str {
     match element {
         3 => "int8",
         4 => "uint16",
-        8 => "string",
         12 => "uint32",
         13 => "uint64",
         14 | 15 => "complex",

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use orchestra_core::onnx_file::{
-    AttributeProto, DimensionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    AttributeProto, DimensionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, STRING,
     StringStringEntryProto, TensorProto, ValueInfoProto, element_type,
 };
-use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_core::{DType, Dim, TensorSpec, TextInput};
 use prost::Message as _;
 
 /// Version of the file format that is written.
@@ -42,9 +42,21 @@ impl ModelBuilder {
         self
     }
 
+    /// Adds an input of texts.
+    pub fn text_input(mut self, input: &TextInput) -> Self {
+        self.graph.input.push(texts_info(input));
+        self
+    }
+
     /// Adds an output; its first dimension is the batch's.
     pub fn output(mut self, spec: &TensorSpec) -> Self {
         self.graph.output.push(value_info(spec));
+        self
+    }
+
+    /// Adds an output of texts, which has this name and shape.
+    pub fn text_output(mut self, like: &TextInput) -> Self {
+        self.graph.output.push(texts_info(like));
         self
     }
 
@@ -128,13 +140,21 @@ impl ModelBuilder {
 }
 
 fn value_info(spec: &TensorSpec) -> ValueInfoProto {
+    info(&spec.name, element_type(spec.dtype), spec.batch, &spec.row)
+}
+
+fn texts_info(of: &TextInput) -> ValueInfoProto {
+    info(&of.name, STRING, of.batch, &of.row)
+}
+
+fn info(name: &str, elements: i32, batch: Dim, row: &[Dim]) -> ValueInfoProto {
     let dim = |(i, dim): (usize, Dim)| match dim {
         Dim::Fixed(n) => DimensionProto::fixed(n),
         Dim::Dynamic if i == 0 => DimensionProto::named("batch"),
-        Dim::Dynamic => DimensionProto::named(&format!("{}_{i}", spec.name)),
+        Dim::Dynamic => DimensionProto::named(&format!("{name}_{i}")),
     };
-    let dims = std::iter::once(spec.batch).chain(spec.row.iter().copied()).enumerate().map(dim);
-    ValueInfoProto::tensor(&spec.name, element_type(spec.dtype), Some(dims.collect()))
+    let dims = std::iter::once(batch).chain(row.iter().copied()).enumerate().map(dim);
+    ValueInfoProto::tensor(name, elements, Some(dims.collect()))
 }
 
 fn attribute(name: &str, value: &Attribute) -> AttributeProto {

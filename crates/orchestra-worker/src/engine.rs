@@ -21,10 +21,10 @@ pub trait Engine {
     /// Loads a model and warms it up for `load.streams` batches at once. Called once.
     fn load(&mut self, load: &Load, arena: WorkerArena) -> Result<Loaded, LoadError>;
 
-    /// Runs one batch, whose rows lie within the arena. Leaves outputs of fixed shape in the rows of its output slot and returns the others, in the order of
+    /// Runs one batch, whose rows lie within the arena; `values` is what they have beside it, as a `RunWithValues` frame holds it. Leaves outputs of fixed shape in the rows of its output slot and returns the others, in the order of
     /// the model.
     /// Notes in `timing` how long each phase took, also when it fails.
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError>;
+    fn run(&mut self, run: &Run, values: &[u8], timing: &mut RunTiming) -> RunResult;
 
     /// Gives what it loaded away, as parts that run batches at the same time, each on a thread of its own: `load.streams`.
     /// Called once after a load. With one or none, `run` is called instead.
@@ -34,8 +34,11 @@ pub trait Engine {
 /// What runs one batch at a time, beside others that do the same.
 pub trait Stream: Send {
     /// As [`Engine::run`].
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError>;
+    fn run(&mut self, run: &Run, values: &[u8], timing: &mut RunTiming) -> RunResult;
 }
+
+/// The outputs of a run that have no fixed shape.
+pub type RunResult = Result<Vec<DynamicOutput>, RunError>;
 
 /// What an engine says about a model that it loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,9 +16,9 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use crate::codec::{CodecError, FrameReader, FrameWriter};
-use crate::engine::RunError;
+use crate::engine::{RunError, RunResult};
 use crate::exit_codes::{EXIT_DEVICE, EXIT_PROTOCOL};
-use crate::frames::{DynamicOutput, FromWorker, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker};
+use crate::frames::{FromWorker, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker};
 use crate::waiting;
 
 /// How often the worker says that it is alive.
@@ -119,7 +119,7 @@ impl WorkerLink {
     pub(crate) fn run_one(
         &self,
         run: &Run,
-        engine: impl FnOnce(&Run, &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError>,
+        engine: impl FnOnce(&Run, &mut RunTiming) -> RunResult,
     ) -> Result<(), ServingEnd> {
         let batch = run.batch;
         let mut timing = RunTiming::default();

@@ -57,10 +57,8 @@ impl<E: Engine> Server<'_, E> {
         while let Some(frame) = frames.read()? {
             match frame {
                 ToWorker::Load(load) => self.load(&load)?,
-                ToWorker::Run(run) => self.run(&run)?,
-                ToWorker::RunWithValues(..) => {
-                    return Err(ServingEnd::protocol("no engine of this program takes values"));
-                }
+                ToWorker::Run(run) => self.run(run, Vec::new())?,
+                ToWorker::RunWithValues(run, values) => self.run(run, values)?,
             }
         }
         Ok(())
@@ -103,15 +101,15 @@ impl<E: Engine> Server<'_, E> {
         }
     }
 
-    fn run(&mut self, run: &Run) -> Result<(), ServingEnd> {
+    fn run(&mut self, run: Run, values: Vec<u8>) -> Result<(), ServingEnd> {
         let layout =
             self.layout.as_ref().ok_or_else(|| ServingEnd::protocol("a `Run` frame before `Load`"))?;
         check_rows(layout, run.slot, run.first_row, run.rows)
             .and_then(|()| check_output_slot(layout, run.output_slot))
             .map_err(ServingEnd::protocol)?;
         match &self.streams {
-            Some(streams) => streams.take(*run),
-            None => self.link.run_one(run, |run, timing| self.engine.run(run, timing)),
+            Some(streams) => streams.take(run, values),
+            None => self.link.run_one(&run, |run, timing| self.engine.run(run, &values, timing)),
         }
     }
 }

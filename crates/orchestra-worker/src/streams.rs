@@ -12,7 +12,7 @@ use crate::link::{Leave, ServingEnd, WorkerLink, spawn};
 /// The threads that run batches.
 pub(crate) struct Streams {
     /// Runs that no thread has begun. The parent sends one or two more than there are threads; what finds no room stays in the socket.
-    waiting: SyncSender<Run>,
+    waiting: SyncSender<(Run, Vec<u8>)>,
 }
 
 impl Streams {
@@ -35,24 +35,24 @@ impl Streams {
         Ok(Streams { waiting })
     }
 
-    /// Leaves a run to the next thread that is free.
-    pub(crate) fn take(&self, run: Run) -> Result<(), ServingEnd> {
+    /// Leaves a run, with what its rows have beside their slots, to the next thread that is free.
+    pub(crate) fn take(&self, run: Run, values: Vec<u8>) -> Result<(), ServingEnd> {
         // They only stop when the process ends.
-        self.waiting.send(run).map_err(|_| ServingEnd::Gone)
+        self.waiting.send((run, values)).map_err(|_| ServingEnd::Gone)
     }
 }
 
 /// Until nothing more can come.
 fn serve(
     mut stream: Box<dyn Stream>,
-    runs: &Mutex<Receiver<Run>>,
+    runs: &Mutex<Receiver<(Run, Vec<u8>)>>,
     link: &WorkerLink,
 ) -> Result<(), ServingEnd> {
     loop {
         // Threads that wait for the lock wait for a run as well, so runs are begun in the order in which they came.
         let waiting = locked(runs);
-        let Ok(run) = waiting.recv() else { return Ok(()) };
+        let Ok((run, values)) = waiting.recv() else { return Ok(()) };
         drop(waiting);
-        link.run_one(&run, |run, timing| stream.run(run, timing))?;
+        link.run_one(&run, |run, timing| stream.run(run, &values, timing))?;
     }
 }

@@ -93,6 +93,7 @@ pub fn engines_of(plan: &Plan, launcher: &Arc<dyn Launcher>, library: Option<&Li
             custom_ops: model.custom_ops.clone(),
             sandbox: sandbox.clone(),
             pixel_inputs: plan.pixel_inputs(stage),
+            text_inputs: model.text_inputs.clone(),
             outputs: batch.outputs.clone(),
             largest_outputs: plan.largest_outputs(stage),
             iteration: batch.iteration.clone(),

@@ -51,7 +51,7 @@ pub use orchestra_core::failure_causes::FailureCause;
 pub use orchestra_core::restart::RestartPolicy;
 pub use orchestra_core::tasks::{EndClass, MetricValues, TaskMetrics};
 pub use orchestra_core::{
-    DType, DeviceId, DeviceKind, FailureKind, LeftOut, LeftOutCount, PipelineId, StageId, TensorSpec,
+    DType, DeviceId, DeviceKind, Dim, FailureKind, LeftOut, LeftOutCount, PipelineId, StageId, TensorSpec,
     WorkerExit, WorkerId,
 };
 pub use orchestra_kinds::inspect::{Recognised, recognise, workflow as workflow_for};

@@ -131,7 +131,7 @@ fn run(
     library: &Library,
     notice: Option<fn(&str)>,
 ) -> Result<ProbedModel, String> {
-    let ModelPlan { path, file_digest, weights, custom_ops, sandbox, .. } = request.model;
+    let ModelPlan { path, file_digest, weights, custom_ops, sandbox, text_inputs, .. } = request.model;
     let spec = OnnxSpec {
         library: library.path.clone(),
         model: path.clone(),
@@ -140,6 +140,7 @@ fn run(
         custom_ops: custom_ops.clone(),
         tuning: SessionTuning::default(),
         sandbox: sandbox.clone(),
+        text_inputs: text_inputs.clone(),
         ..OnnxSpec::default()
     };
     let (inputs, outputs) = (request.inputs.to_vec(), request.outputs.to_vec());

@@ -135,6 +135,12 @@ fn plan_of(
     let path = std::path::absolute(model)?;
     let file = orchestra_plan::read_model(&path);
     let file = file.map_err(|error| FlowError::Plan(format!("model `{}`: {error}", path.display())))?;
+    if let Some(text) = file.signature.text_inputs.first() {
+        let name = &text.name;
+        return Err(FlowError::Plan(format!(
+            "input `{name}` takes texts, which no tensor holds: start a flow of a workflow with a `request` source, columns = {{ {name} = \"text\" }}"
+        )));
+    }
     let inputs: Vec<(&str, String)> =
         file.signature.inputs.iter().map(|input| column(input, shapes)).collect::<Result<_, _>>()?;
     if let Some((name, _)) = shapes.iter().find(|(name, _)| inputs.iter().all(|(of, _)| of != name)) {

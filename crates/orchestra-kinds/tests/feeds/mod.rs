@@ -131,7 +131,7 @@ fn planned(tables: &str, trial: &ColumnType) -> Option<Plan> {
 
 /// The workflows that try a kind on `s.x`.
 fn workflows(what: &str, kind: &str, table: &str) -> Vec<String> {
-    let models = "energy.path = '../../../../../models/energy.onnx'\nroot.path = '../../../../../models/square-root.onnx'\nnumber.path = 'number.onnx'";
+    let models = "energy.path = '../../../../../models/energy.onnx'\nroot.path = '../../../../../models/square-root.onnx'\nnumber.path = 'number.onnx'\ntext.path = 'text.onnx'\ntexts.path = 'texts.onnx'";
     let part = if kind == "gather" { "[stages.part]\nkind = 'split'\nfrom = 's.rows'" } else { "" };
     let text = |stage: String, sink: &str| {
         format!(

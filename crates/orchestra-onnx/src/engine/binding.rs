@@ -15,7 +15,7 @@ use ort::{AsPointer, sys};
 
 use super::model::{RowAddresses, RowTensor, SessionModel, element_type};
 use super::shrink::Shrink;
-use super::{errors, trim_graph};
+use super::{errors, text_inputs, trim_graph};
 use orchestra_worker::engine::{RunError, nanos};
 
 /// An element of what rows are trimmed to: one for each of two axes.
@@ -83,7 +83,7 @@ impl BoundSession {
     pub unsafe fn run(
         &mut self,
         model: &SessionModel,
-        addresses: &RowAddresses,
+        addresses: &RowAddresses<'_>,
         timing: &mut RunTiming,
     ) -> Result<(), RunError> {
         let start = Instant::now();
@@ -129,7 +129,11 @@ impl BoundSession {
     ///
     /// # Safety
     /// As for [`BoundSession::run`].
-    pub unsafe fn warm(&mut self, model: &SessionModel, addresses: &RowAddresses) -> Result<(), RunError> {
+    pub unsafe fn warm(
+        &mut self,
+        model: &SessionModel,
+        addresses: &RowAddresses<'_>,
+    ) -> Result<(), RunError> {
         // SAFETY: the caller's promises are the same.
         let ran = unsafe { self.run(model, addresses, &mut RunTiming::default()) };
         self.release();
@@ -168,7 +172,7 @@ impl BoundSession {
 
     /// # Safety
     /// As for [`BoundSession::run`].
-    unsafe fn bind(&mut self, model: &SessionModel, addresses: &RowAddresses) -> ort::Result<()> {
+    unsafe fn bind(&mut self, model: &SessionModel, addresses: &RowAddresses<'_>) -> ort::Result<()> {
         // Everything is bound anew for every run: the C side copies inputs to the device when they are bound, and would take the
         // last run's dynamic output for the place of the next one's.
         let inputs = model.session_inputs.iter().zip(&model.inputs).zip(&addresses.inputs);
@@ -177,6 +181,10 @@ impl BoundSession {
             let value =
                 unsafe { value_over(&self.cpu, tensor, addresses.rows, rows.ptr.cast_mut(), rows.len) }?;
             self.binding.bind_input(&spec.name, &value)?;
+        }
+        for (input, texts) in model.text_inputs.iter().zip(&addresses.texts) {
+            let value = text_inputs::value(input, addresses.rows, texts)?;
+            self.binding.bind_input(&input.name, &value)?;
         }
         if let Some(whole) = model.whole {
             *self.ends = addresses.trimmed_to.unwrap_or(whole);

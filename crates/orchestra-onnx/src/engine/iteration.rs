@@ -85,7 +85,7 @@ impl IteratedSession {
         &mut self,
         bound: &mut BoundSession,
         model: &SessionModel,
-        addresses: &RowAddresses,
+        addresses: &RowAddresses<'_>,
         rows: usize,
         timing: &mut RunTiming,
     ) -> Result<Vec<i64>, RunError> {
@@ -107,7 +107,7 @@ impl IteratedSession {
         &mut self,
         bound: &mut BoundSession,
         model: &SessionModel,
-        addresses: &RowAddresses,
+        addresses: &RowAddresses<'_>,
         rows: usize,
         timing: &mut RunTiming,
     ) -> ort::Result<Vec<i64>> {

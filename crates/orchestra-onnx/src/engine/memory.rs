@@ -4,6 +4,7 @@
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
+use orchestra_core::TextInput;
 use orchestra_core::batch_layout::SPAN_ALIGN;
 use orchestra_worker::arena::RowMemory;
 use orchestra_worker::engine::RunError;
@@ -16,6 +17,8 @@ pub struct PrivateRows {
     rows: usize,
     inputs: Vec<AlignedBlock>,
     outputs: Vec<Option<AlignedBlock>>,
+    /// Texts of a row, for each input of texts.
+    n_texts: Vec<usize>,
 }
 
 impl PrivateRows {
@@ -30,27 +33,29 @@ impl PrivateRows {
             rows,
             inputs: model.inputs.iter().map(block).collect::<Result<_, _>>()?,
             outputs: model.outputs.iter().map(output).collect::<Result<_, _>>()?,
+            n_texts: model.text_inputs.iter().map(TextInput::n_texts).collect(),
         })
     }
 
-    /// All rows of all tensors. Valid until this is dropped.
-    pub fn addresses(&self) -> RowAddresses {
+    /// All rows of all tensors, and empty texts. Valid until this is dropped.
+    pub fn addresses(&self) -> RowAddresses<'static> {
         let input = |block: &AlignedBlock| RowMemory { ptr: block.ptr().cast_const(), len: block.len() };
         let output = |block: &AlignedBlock| RowMemory { ptr: block.ptr(), len: block.len() };
         RowAddresses {
             rows: self.rows,
             inputs: self.inputs.iter().map(input).collect(),
+            texts: self.n_texts.iter().map(|n| vec![""; n * self.rows]).collect(),
             outputs: self.outputs.iter().map(|block| block.as_ref().map(output)).collect(),
             trimmed_to: None,
         }
     }
 
     /// The addresses of all rows, for a session that uses them instead of those in the `slots`, which are fewer. Inputs are there already,
-    /// with zeros behind them.
+    /// with zeros behind them, and behind texts the same again: a model may refuse a text that no row has.
     ///
     /// # Safety
     /// No other code writes to the inputs at `slots` during the call, and no run uses these rows.
-    pub unsafe fn copy_in(&mut self, slots: &RowAddresses) -> RowAddresses {
+    pub unsafe fn copy_in<'a>(&mut self, slots: &RowAddresses<'a>) -> RowAddresses<'a> {
         for (address, block) in slots.inputs.iter().zip(&self.inputs) {
             let len = address.len.min(block.len());
             // SAFETY: both have at least `len` bytes, and the block is ours, so they do not overlap.
@@ -59,14 +64,17 @@ impl PrivateRows {
                 std::ptr::write_bytes(block.ptr().add(len), 0, block.len() - len);
             }
         }
-        RowAddresses { trimmed_to: slots.trimmed_to, ..self.addresses() }
+        let repeated =
+            |(texts, n): (&Vec<&'a str>, &usize)| texts.iter().copied().cycle().take(n * self.rows).collect();
+        let texts = slots.texts.iter().zip(&self.n_texts).map(repeated).collect();
+        RowAddresses { trimmed_to: slots.trimmed_to, texts, ..self.addresses() }
     }
 
     /// Gives the first rows of the outputs that are here to the `slots`, as many as these have.
     ///
     /// # Safety
     /// No other code uses the outputs at `slots` during the call, and no run writes these rows.
-    pub unsafe fn copy_out(&self, slots: &RowAddresses) {
+    pub unsafe fn copy_out(&self, slots: &RowAddresses<'_>) {
         for (address, block) in slots.outputs.iter().zip(&self.outputs) {
             if let (Some(address), Some(block)) = (address, block) {
                 let len = address.len.min(block.len());

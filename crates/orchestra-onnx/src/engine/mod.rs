@@ -23,6 +23,7 @@ pub(crate) mod rows_graph;
 mod session;
 mod shrink;
 mod tensorrt;
+mod text_inputs;
 mod trim_graph;
 mod warm_up;
 
@@ -48,7 +49,7 @@ use crate::spec::OnnxSpec;
 use binding::BoundSession;
 use iteration::{IteratedSession, say_rounds};
 use memory::PrivateRows;
-use model::SessionModel;
+use model::{RowAddresses, SessionModel};
 use orchestra_worker::engine::{Engine, Loaded, RunError, Stream, nanos};
 use orchestra_worker::load_error::LoadError;
 use ort::environment::Environment;
@@ -113,9 +114,14 @@ impl Engine for OnnxEngine {
         Ok(Loaded { providers, runtime_version: library::version(&spec.library), warmed })
     }
 
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run(
+        &mut self,
+        run: &Run,
+        values: &[u8],
+        timing: &mut RunTiming,
+    ) -> Result<Vec<DynamicOutput>, RunError> {
         match self.streams.first_mut() {
-            Some(stream) => stream.run_batch(run, timing),
+            Some(stream) => stream.run_batch((run, values), timing),
             None => Err(RunError { kind: RunErrorKind::Model, error: "no model is loaded".to_owned() }),
         }
     }
@@ -129,8 +135,13 @@ impl Engine for OnnxEngine {
 }
 
 impl Stream for SessionStream {
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
-        self.run_batch(run, timing)
+    fn run(
+        &mut self,
+        run: &Run,
+        values: &[u8],
+        timing: &mut RunTiming,
+    ) -> Result<Vec<DynamicOutput>, RunError> {
+        self.run_batch((run, values), timing)
     }
 }
 
@@ -170,7 +181,11 @@ impl SessionStream {
         })
     }
 
-    fn run_batch(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run_batch(
+        &mut self,
+        run: (&Run, &[u8]),
+        timing: &mut RunTiming,
+    ) -> Result<Vec<DynamicOutput>, RunError> {
         match self.shared.model.batch {
             Some(batch) => self.run_as(run, batch, timing),
             None => self.run_padded(run, timing),
@@ -179,13 +194,18 @@ impl SessionStream {
 
     /// A size that a device has not seen costs it time, so the batch is padded to one that it has seen. Where there is not enough memory for
     /// that one, there may be for the batch itself.
-    fn run_padded(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
-        let size = self.padded_to.filter(|size| *size >= run.rows).unwrap_or(run.rows);
+    fn run_padded(
+        &mut self,
+        run: (&Run, &[u8]),
+        timing: &mut RunTiming,
+    ) -> Result<Vec<DynamicOutput>, RunError> {
+        let rows = run.0.rows;
+        let size = self.padded_to.filter(|size| *size >= rows).unwrap_or(rows);
         match self.run_as(run, size, timing) {
-            Err(RunError { kind: RunErrorKind::OutOfMemory, .. }) if size > run.rows => {
+            Err(RunError { kind: RunErrorKind::OutOfMemory, .. }) if size > rows => {
                 self.padded_to = Some(size / 2); // As the parent halves the ceiling of its batches.
                 self.padding = None;
-                self.run_as(run, run.rows, timing)
+                self.run_as(run, rows, timing)
             }
             ran => ran,
         }
@@ -195,7 +215,7 @@ impl SessionStream {
     /// the run's rows is read or written; else the session reads and writes the arena itself.
     fn run_as(
         &mut self,
-        run: &Run,
+        (run, values): (&Run, &[u8]),
         rows: usize,
         timing: &mut RunTiming,
     ) -> Result<Vec<DynamicOutput>, RunError> {
@@ -203,6 +223,8 @@ impl SessionStream {
         let shared = Arc::clone(&self.shared);
         let SharedModel { model, arena } = &*shared;
         let slots = model.row_addresses(arena, run).map_err(|e| RunError::of_model(e.to_string()))?;
+        let slots =
+            RowAddresses { texts: text_inputs::texts(&model.text_inputs, values, run.rows)?, ..slots };
         if rows > run.rows && self.padding.is_none() {
             self.padding = Some(PrivateRows::new(model, rows)?);
         }

@@ -2,7 +2,7 @@
 
 use orchestra_core::batch_layout::{BatchLayout, TensorSpan};
 use orchestra_core::iteration::{Feed, Until};
-use orchestra_core::{DType, Dim, Iteration, Placement, ReadOutput, TensorSpec, Trim};
+use orchestra_core::{DType, Dim, Iteration, Placement, ReadOutput, TensorSpec, TextInput, Trim};
 use orchestra_worker::arena::{RangeError, RowMemory, WorkerArena};
 use orchestra_worker::frames::Run;
 use ort::session::Session;
@@ -20,6 +20,8 @@ pub struct SessionModel {
     pub session_outputs: Vec<TensorSpec>,
     /// Inputs, in the order of the session.
     pub inputs: Vec<RowTensor>,
+    /// Inputs that take texts, in the order of the session.
+    pub text_inputs: Vec<TextInput>,
     /// Outputs, in the order of the session; `None` where the shape is only known after the run.
     pub outputs: Vec<Option<RowTensor>>,
     /// Outputs of texts.
@@ -41,10 +43,12 @@ pub struct RowTensor {
 
 /// Where the tensors of one run lie.
 #[derive(Clone)]
-pub struct RowAddresses {
+pub struct RowAddresses<'a> {
     pub rows: usize,
     /// Inputs, to be read only.
     pub inputs: Vec<RowMemory<*const u8>>,
+    /// For each input of texts those of all rows, one row after the other.
+    pub texts: Vec<Vec<&'a str>>,
     /// Outputs of fixed shape; `None` where the runtime allocates.
     pub outputs: Vec<Option<RowMemory<*mut u8>>>,
     /// Height and width that the rows are trimmed to; `None`: they are whole.
@@ -65,7 +69,10 @@ impl SessionModel {
         let behind = [usize::from(spec.trim.is_some()), usize::from(iteration.is_some())];
         let layout_inputs = &layout.inputs[..layout.inputs.len().saturating_sub(behind[0])];
         let layout_outputs = &layout.outputs[..layout.outputs.len().saturating_sub(behind[1])];
-        let mut session_inputs = specs(session.inputs(), "input")?;
+        let is_text = |input: &&Outlet| spec.text_inputs.iter().any(|text| text.name == input.name());
+        let of_tensors = session.inputs().iter().filter(|input| !is_text(input));
+        let mut session_inputs: Vec<TensorSpec> =
+            of_tensors.map(|input| self::spec(input, "input")).collect::<Result<_, _>>()?;
         session_inputs.retain(|input| spec.trim.is_none() || input.name != trim_graph::ENDS);
         let session_outputs: Vec<TensorSpec> =
             spec.outputs.iter().map(|output| read_output(session, spec, output)).collect::<Result<_, _>>()?;
@@ -91,11 +98,13 @@ impl SessionModel {
         if let Some(iteration) = iteration {
             can_loop(iteration, layout_inputs, layout_outputs)?;
         }
-        let batch = fixed_batch(&session_inputs, layout.slot_rows)?;
+        let of_texts = spec.text_inputs.first().and_then(|input| input.batch.fixed());
+        let batch = fixed_batch(&session_inputs, layout.slot_rows)?.or(of_texts);
         Ok(SessionModel {
             inputs: layout_inputs.iter().map(row_tensor).collect(),
             outputs: layout_outputs.iter().map(|span| span.as_ref().map(row_tensor)).collect(),
             session_inputs,
+            text_inputs: spec.text_inputs.clone(),
             session_outputs,
             is_text: spec.outputs.iter().map(|output| output.is_text).collect(),
             is_single: layout.slot_rows == 1 && batch.is_none_or(|batch| batch == 1),
@@ -104,7 +113,7 @@ impl SessionModel {
         })
     }
 
-    pub fn row_addresses(&self, arena: &WorkerArena, run: &Run) -> Result<RowAddresses, RangeError> {
+    pub fn row_addresses(&self, arena: &WorkerArena, run: &Run) -> Result<RowAddresses<'static>, RangeError> {
         let Run { slot, output_slot, first_row, rows, .. } = *run;
         let inputs = (0..self.inputs.len())
             .map(|i| arena.input_rows(slot, i, first_row, rows))
@@ -124,7 +133,7 @@ impl SessionModel {
             }
             None => None,
         };
-        Ok(RowAddresses { rows, inputs, outputs, trimmed_to })
+        Ok(RowAddresses { rows, inputs, texts: Vec::new(), outputs, trimmed_to })
     }
 }
 
@@ -185,10 +194,6 @@ fn read_output(session: &Session, spec: &OnnxSpec, output: &ReadOutput) -> Resul
         true => Ok(TensorSpec { name, ..output.tensor.clone() }),
         false => self::spec(outlet, "output"),
     }
-}
-
-fn specs(outlets: &[Outlet], what: &str) -> Result<Vec<TensorSpec>, LoadError> {
-    outlets.iter().map(|outlet| spec(outlet, what)).collect()
 }
 
 fn spec(outlet: &Outlet, what: &str) -> Result<TensorSpec, LoadError> {

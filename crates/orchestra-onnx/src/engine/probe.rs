@@ -7,9 +7,10 @@ use std::process::ExitCode;
 
 use bincode::{Decode, Encode};
 use orchestra_core::batch_layout::BatchLayout;
+use orchestra_core::onnx_file::ModelProto;
 use orchestra_core::probing::{DOES_NOT_LOAD, Elements, Observed, ProbeRuns, replaced};
 use orchestra_core::{
-    DType, DeviceKind, Element, ProbedModel, ProbedOutput, SandboxMode, SizeLimit, TensorSpec,
+    DType, DeviceKind, Element, ProbedModel, ProbedOutput, SandboxMode, SizeLimit, TensorSpec, TextInput,
 };
 use orchestra_worker::exit_codes::EXIT_LOAD_FAILED;
 use orchestra_worker::frames::{Load, RunErrorKind};
@@ -17,10 +18,11 @@ use orchestra_worker::program::{as_variable, of_variable};
 use ort::memory::MemoryInfo;
 use ort::session::Session;
 use ort::value::{DynTensorValueType, DynValue};
+use prost::Message as _;
 
 use super::binding::{contents, output_values, run_binding, value_over};
 use super::model::RowTensor;
-use super::{check_digests, errors, library, session};
+use super::{check_digests, errors, library, session, text_inputs};
 use crate::spec::OnnxSpec;
 
 /// The variable that holds what a process shall probe: [`Probe::encode`].
@@ -37,7 +39,7 @@ const LARGER_SIZES: [usize; 16] = [4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
 pub struct Probe {
     /// The model as its file has it: without what a stage changes of it.
     pub spec: OnnxSpec,
-    /// All inputs of the model, with rows of the shape that they will have.
+    /// All inputs of the model but those of texts, with rows of the shape that they will have.
     pub inputs: Vec<TensorSpec>,
     /// Outputs to be judged, which are tensors of known types.
     pub outputs: Vec<String>,
@@ -77,6 +79,13 @@ pub fn main(text: &OsStr) -> ExitCode {
     }
 }
 
+/// A model that is probed.
+struct LoadedModel {
+    session: Session,
+    /// For each input of texts some that it takes; none where any will do.
+    words: Vec<Vec<String>>,
+}
+
 impl Probe {
     fn run(&self) -> Result<ProbedModel, String> {
         orchestra_worker::limits::no_core_file().map_err(|error| error.to_string())?;
@@ -84,30 +93,30 @@ impl Probe {
         if sandbox.mode != SandboxMode::Off {
             sandbox.enter().map_err(|error| error.error)?;
         }
-        let session = self.open()?;
+        let model = self.open()?;
         let sizes = match self.batch {
             Some(batch) => vec![batch],
             None if self.is_alone => vec![1],
             None => SIZES.to_vec(),
         };
-        let error = match self.judged(&session, &sizes) {
+        let error = match self.judged(&model, &sizes) {
             Ok(outputs) => return Ok(ProbedModel { outputs, size_limit: None }),
             Err(error) => error,
         };
-        let limit = self.size_limit(&session, &sizes).filter(|_| self.batch.is_none()).ok_or(error)?;
-        let outputs = self.judged(&session, &[limit.runs]).unwrap_or_default();
+        let limit = self.size_limit(&model, &sizes).filter(|_| self.batch.is_none()).ok_or(error)?;
+        let outputs = self.judged(&model, &[limit.runs]).unwrap_or_default();
         Ok(ProbedModel { outputs, size_limit: Some(limit) })
     }
 
     /// What batches of these sizes say of the outputs.
-    fn judged(&self, session: &Session, sizes: &[usize]) -> Result<Vec<ProbedOutput>, String> {
+    fn judged(&self, model: &LoadedModel, sizes: &[usize]) -> Result<Vec<ProbedOutput>, String> {
         let last = *sizes.last().unwrap_or(&1);
         let mut runs: Vec<Vec<(usize, Vec<usize>)>> = vec![Vec::new(); self.outputs.len()];
         let mut of_noise = Vec::new();
         for values in [Values::Zeros, Values::Noise] {
             of_noise.clear();
             for size in sizes {
-                let outputs = self.observe(session, *size, values)?;
+                let outputs = self.observe(model, *size, values)?;
                 for (of, run) in runs.iter_mut().zip(&outputs) {
                     of.push((*size, run.shape.clone()));
                 }
@@ -115,7 +124,7 @@ impl Probe {
             }
         }
         let alone = match sizes.contains(&1) {
-            true => Some((of_noise[0].clone(), self.observe(session, 1, Values::Noise)?)),
+            true => Some((of_noise[0].clone(), self.observe(model, 1, Values::Noise)?)),
             false => None,
         };
         let alone = |output: usize| {
@@ -127,13 +136,13 @@ impl Probe {
         for item in replaced(last) {
             // A number as large as a pixel may be no place in a table.
             let outputs = self
-                .observe(session, last, Values::Loud(item))
-                .or_else(|_| self.observe(session, last, Values::Replaced(item)))?;
+                .observe(model, last, Values::Loud(item))
+                .or_else(|_| self.observe(model, last, Values::Replaced(item)))?;
             others.iter_mut().zip(outputs).for_each(|(of, output)| of.push((item, output)));
         }
         // What is random shows by being another at the second time.
-        let again = self.observe(session, last, Values::Noise)?;
-        let same = self.observe(session, last, Values::Same)?;
+        let again = self.observe(model, last, Values::Noise)?;
+        let same = self.observe(model, last, Values::Same)?;
         let all = runs.into_iter().zip(before).zip(others).zip(again).zip(same);
         let judged = all.zip(&self.outputs).enumerate().map(
             |(output, (((((all, before), replaced), again), same), name))| {
@@ -146,9 +155,9 @@ impl Probe {
 
     /// One of these sizes with which the model fails, and another that it runs. All items of these batches are equal, so nothing but the size makes a
     /// difference.
-    fn size_limit(&self, session: &Session, sizes: &[usize]) -> Option<SizeLimit> {
+    fn size_limit(&self, model: &LoadedModel, sizes: &[usize]) -> Option<SizeLimit> {
         for values in [Values::Zeros, Values::Same] {
-            let error = |size: usize| self.observe(session, size, values).err();
+            let error = |size: usize| self.observe(model, size, values).err();
             let Some((fails, error_of)) = sizes.iter().find_map(|size| Some((*size, error(*size)?))) else {
                 continue;
             };
@@ -162,7 +171,7 @@ impl Probe {
         None
     }
 
-    fn open(&self) -> Result<Session, String> {
+    fn open(&self) -> Result<LoadedModel, String> {
         let environment = library::environment(&self.spec.library, None).map_err(|error| error.error)?;
         check_digests(&self.spec).map_err(|error| error.error)?;
         let layout = BatchLayout::new(&[], &[], 1, 1).map_err(|error| error.to_string())?;
@@ -174,12 +183,28 @@ impl Probe {
             padded_to: None,
             layout,
         };
-        session::open(&environment, &load, &self.spec, None)
-            .map_err(|error| format!("{DOES_NOT_LOAD}: {}", error.error))
+        let session = session::open(&environment, &load, &self.spec, None)
+            .map_err(|error| format!("{DOES_NOT_LOAD}: {}", error.error))?;
+        Ok(LoadedModel { session, words: self.words() })
+    }
+
+    /// For each input of texts those that the nodes which take it know, such as categories. A model may refuse all others.
+    fn words(&self) -> Vec<Vec<String>> {
+        let inputs = &self.spec.text_inputs;
+        let file = if inputs.is_empty() { None } else { std::fs::read(&self.spec.model).ok() };
+        let nodes = file
+            .and_then(|file| ModelProto::decode(&*file).ok()?.graph)
+            .map_or(Vec::new(), |graph| graph.node);
+        let of = |input: &TextInput| {
+            let takes = nodes.iter().filter(|node| node.input.first() == Some(&input.name));
+            let words = takes.flat_map(|node| node.attribute.iter().flat_map(|attribute| &attribute.strings));
+            words.filter_map(|word| String::from_utf8(word.to_vec()).ok()).collect()
+        };
+        inputs.iter().map(of).collect()
     }
 
     /// What the outputs are for a batch of this size.
-    fn observe(&self, session: &Session, batch: usize, values: Values) -> Result<Vec<Observed>, String> {
+    fn observe(&self, model: &LoadedModel, batch: usize, values: Values) -> Result<Vec<Observed>, String> {
         let mut memory: Vec<Vec<u8>> =
             self.inputs.iter().map(|input| values.batch(input, batch)).collect::<Option<_>>().ok_or_else(
                 || {
@@ -187,18 +212,22 @@ impl Probe {
                         .to_owned()
                 },
             )?;
-        let observed = self.outputs_of(session, batch, &mut memory);
+        let inputs = self.spec.text_inputs.iter().zip(&model.words);
+        let texts: Vec<Vec<String>> =
+            inputs.map(|(input, words)| values.texts(input, batch, words)).collect();
+        let observed = self.outputs_of(model, batch, &mut memory, &texts);
         observed.map_err(|error| format!("it does not run a batch of {batch}: {}", errors::words(error)))
     }
 
     fn outputs_of(
         &self,
-        session: &Session,
+        model: &LoadedModel,
         batch: usize,
         memory: &mut [Vec<u8>],
+        texts: &[Vec<String>],
     ) -> ort::Result<Vec<Observed>> {
         let cpu = MemoryInfo::default();
-        let mut binding = session.create_binding()?;
+        let mut binding = model.session.create_binding()?;
         for (input, bytes) in self.inputs.iter().zip(memory) {
             let row = input.fixed_row().unwrap_or_default().into_iter().map(|n| n as i64).collect();
             let tensor =
@@ -207,10 +236,14 @@ impl Probe {
             let value = unsafe { value_over(&cpu, &tensor, batch, bytes.as_mut_ptr(), bytes.len()) }?;
             binding.bind_input(&input.name, &value)?;
         }
+        for (input, texts) in self.spec.text_inputs.iter().zip(texts) {
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            binding.bind_input(&input.name, &text_inputs::value(input, batch, &texts)?)?;
+        }
         for output in &self.outputs {
             binding.bind_output_to_device(output, &cpu)?;
         }
-        run_binding(session, &binding, None)?;
+        run_binding(&model.session, &binding, None)?;
         let values = output_values(&binding)?.into_iter().zip(&self.outputs);
         values.map(|(value, name)| observed(value, name, batch)).collect()
     }
@@ -243,10 +276,42 @@ impl Values {
     /// The rows of an input; `None` where there is no room for them.
     fn batch(self, input: &TensorSpec, batch: usize) -> Option<Vec<u8>> {
         let elements = input.row_len()?;
+        let size = input.dtype.size_bytes();
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(input.row_bytes()?.checked_mul(batch)?).ok()?;
+        self.elements(&input.name, elements, batch, |made| match made {
+            None => bytes.resize(bytes.len() + size, 0),
+            Some((bits, change)) => put(&mut bytes, input.dtype, bits, change),
+        });
+        Some(bytes)
+    }
+
+    /// The texts of an input: some of these `words`. Without any they are numbers, because some models make numbers of texts.
+    fn texts(self, input: &TextInput, batch: usize, words: &[String]) -> Vec<String> {
+        let mut texts = Vec::new();
+        self.elements(&input.name, input.n_texts(), batch, |made| {
+            let (bits, change) = made.unwrap_or((0, Perturbation::None));
+            let of_words = (bits as usize).wrapping_add(usize::from(change != Perturbation::None));
+            texts.push(match (of_words.checked_rem(words.len()), change) {
+                (Some(word), _) => words[word].clone(),
+                (None, Perturbation::None) => (bits % 1000).to_string(),
+                (None, Perturbation::Small) => (999 - bits % 1000).to_string(),
+                (None, Perturbation::Large) => format!("{} and {bits}", bits % 100),
+            });
+        });
+        texts
+    }
+
+    /// Makes the elements of an input, item by item: `None` is a zero, else it is made of these bits.
+    fn elements(
+        self,
+        name: &str,
+        per_item: usize,
+        batch: usize,
+        mut make: impl FnMut(Option<(u64, Perturbation)>),
+    ) {
         // Any seed would do, as long as inputs of a model are unlike each other.
-        let name = input.name.bytes();
+        let name = name.bytes();
         let seed = name.fold(0x5eed_u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(u64::from(byte)));
         let mut noise = Noise(seed);
         for item in 0..batch {
@@ -258,14 +323,10 @@ impl Values {
                 Values::Loud(other) if other == item => Perturbation::Large,
                 _ => Perturbation::None,
             };
-            for _ in 0..elements {
-                match self {
-                    Values::Zeros => bytes.resize(bytes.len() + input.dtype.size_bytes(), 0),
-                    _ => put(&mut bytes, input.dtype, noise.next(), change),
-                }
+            for _ in 0..per_item {
+                make((self != Values::Zeros).then(|| (noise.next(), change)));
             }
         }
-        Some(bytes)
     }
 }
 

@@ -46,7 +46,7 @@ pub struct RowsAlone {
 /// A batch that has run, and its outputs.
 #[derive(Clone, Copy)]
 pub struct FinishedBatch<'a> {
-    pub slots: &'a RowAddresses,
+    pub slots: &'a RowAddresses<'a>,
     pub dynamic: &'a [DynamicOutput],
     /// Rows that an item runs with that is alone; all but its own are padding.
     pub alone: usize,
@@ -258,9 +258,14 @@ unsafe fn alone(
         let ptr = unsafe { rows.ptr.add(row * tensor.row_bytes) };
         RowMemory { ptr, len: tensor.row_bytes }
     });
+    let texts = ran.slots.texts.iter().map(|texts| {
+        let n = texts.len() / ran.slots.rows;
+        texts[row * n..(row + 1) * n].to_vec()
+    });
     let one = RowAddresses {
         rows: 1,
         inputs: inputs.collect(),
+        texts: texts.collect(),
         outputs: vec![None; model.outputs.len()],
         trimmed_to: ran.slots.trimmed_to,
     };
@@ -289,7 +294,7 @@ unsafe fn in_batch(model: &SessionModel, ran: &FinishedBatch<'_>, row: usize) ->
 /// No other code writes to the outputs at `addresses`.
 unsafe fn observed(
     model: &SessionModel,
-    addresses: &RowAddresses,
+    addresses: &RowAddresses<'_>,
     dynamic: &[DynamicOutput],
     row: usize,
 ) -> Vec<Observed> {

@@ -226,7 +226,7 @@ fn streams_of_one_session_run_at_the_same_time_and_mix_nothing_up() {
                     for round in 0..200 {
                         let rows = 1 + round % 2;
                         let run = run_of(round as u64, slot, first, rows);
-                        let dynamic = stream.run(&run, &mut RunTiming::default()).unwrap();
+                        let dynamic = stream.run(&run, &[], &mut RunTiming::default()).unwrap();
                         if !fixed_outputs {
                             assert_eq!(dynamic[0].shape, [rows, 3]);
                             assert_eq!(to_f32s(&dynamic[0].data), vec![n as f32 + 1.0; 3 * rows]);

@@ -8,4 +8,5 @@ mod largest;
 mod pixels;
 mod process;
 mod refusals;
+mod texts;
 mod trim;

@@ -4,13 +4,11 @@ use std::path::{Path, PathBuf};
 use std::slice::from_ref;
 
 use crate::common::{Setup, affine_setup, flat};
-use orchestra_core::onnx_file::ModelProto;
-use orchestra_core::{DType, DeviceKind, ErrorClass, Provider, TensorRt};
+use orchestra_core::{DType, DeviceKind, Dim, ErrorClass, Provider, TensorRt, TextInput};
 use orchestra_onnx::digest::model_digest;
 use orchestra_testkit::models;
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use orchestra_worker::LoadError;
-use prost::Message as _;
 
 fn affine(folder: &Path) -> Result<PathBuf, impl std::fmt::Debug + use<>> {
     models::affine(folder, &[3])
@@ -93,22 +91,12 @@ fn slots_larger_than_the_only_batch_size_are_refused() {
 
 #[test]
 fn element_types_that_no_stage_understands_are_refused() {
-    // The builder knows only element types that stages understand: strings are put in afterwards.
-    let text = flat("text", DType::F32, 3);
-    let model = ModelBuilder::new("text").input(&flat("x", DType::F32, 3)).output(&text).node(
-        "Cast",
-        &["x"],
-        &["text"],
-        &[("to", Attribute::Int(8))],
-    );
-    let mut proto = ModelProto::decode(&model.encode()[..]).unwrap();
-    let output = &mut proto.graph.as_mut().unwrap().output[0];
-    output.kind.as_mut().unwrap().tensor_type.as_mut().unwrap().elem_type = 8;
-    let write = |folder: &Path| {
-        let path = folder.join("text.onnx");
-        std::fs::write(&path, proto.encode_to_vec()).map(|()| path)
-    };
-    let setup = Setup::new(write, &[flat("x", DType::F32, 3)], &[text], 2, 1);
+    let (x, text) = (flat("x", DType::F32, 3), flat("text", DType::F32, 3));
+    let output = TextInput { name: "text".to_owned(), row: text.row.clone(), batch: Dim::Dynamic };
+    let to_text = [("to", Attribute::Int(8))];
+    let model =
+        ModelBuilder::new("text").input(&x).text_output(&output).node("Cast", &["x"], &["text"], &to_text);
+    let setup = Setup::new(|folder| model.write(folder), &[x], &[text], 2, 1);
     let error = refusal(&setup);
     assert!(error.error.contains("output `text` has elements of type"), "{error}");
     assert!(error.error.contains("supported are f32, f16, i64, i32, u8, bool"), "{error}");

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use orchestra_core::data::{Column, ColumnType, Schema};
-use orchestra_core::{Code, DType, Dim, Iteration, ModelId, PixelInput, Placement, ProbedModel, TensorSpec};
+use orchestra_core::{
+    Code, DType, Dim, Iteration, ModelId, PixelInput, Placement, ProbedModel, TensorSpec, TextInput,
+};
 
 use super::iterated::IteratedModel;
 use super::{Wiring, input, links, placed, stage_plan};
@@ -13,7 +15,7 @@ use crate::host::ProbeRequest;
 use crate::kind::{BatchDraft, Draft, Input};
 use crate::nearest::{list, suggestion};
 use crate::outputs::{ReaderBatches, StageOutput, UnreadableOutput};
-use crate::plan::{BatchPlan, ColumnRef, Shape, StagePlan};
+use crate::plan::{BatchPlan, ColumnRef, ModelPlan, Shape, StagePlan};
 use crate::rules::{largest, trim};
 use crate::workflow::{Connected, KnownModel, Link, ModelNode, SlotTensors, StageNode};
 
@@ -27,7 +29,7 @@ struct Fed {
     pixels: Option<PixelInput>,
 }
 
-/// What feeds the inputs: tensors in slots, and, of a program, columns of any other type, under the names of the inputs.
+/// What feeds the inputs: tensors in slots, texts, and, of a program, columns of any other type, under the names of the inputs.
 #[derive(Default)]
 struct ModelFeeds {
     slots: Vec<Fed>,
@@ -47,7 +49,7 @@ impl<'a> Wiring<'a, '_> {
         let model = &self.workflow.models[index];
         let known = model.known.as_ref().ok_or(Reported)?;
         let signature = &known.plan;
-        let fixed_batch = self.fixed_batch(node, &signature.inputs);
+        let fixed_batch = self.fixed_batch(node, signature);
         let feeds = self.feeds(node, model, known);
         let (fixed_batch, ModelFeeds { slots: fed, values, carries }) = (fixed_batch?, feeds?);
         let mut inputs: Vec<ColumnRef> = fed.iter().map(|fed| fed.read).collect();
@@ -109,9 +111,13 @@ impl<'a> Wiring<'a, '_> {
         known: &KnownModel,
     ) -> Result<ModelFeeds, Reported> {
         let links = self.inputs(node, model, known)?;
+        let (links, of_texts) = links.split_at(known.plan.inputs.len());
         let (mut feeds, mut all) = (ModelFeeds::default(), Ok(()));
         for ((want, is_open), link) in known.plan.inputs.iter().zip(&known.open_inputs).zip(links) {
             all = self.feed(node, model, known, (want, *is_open), link, &mut feeds).and(all);
+        }
+        for (want, link) in known.plan.text_inputs.iter().zip(of_texts) {
+            all = self.feed_texts(node, want, link, &mut feeds).and(all);
         }
         all.map(|()| feeds)
     }
@@ -171,6 +177,24 @@ impl<'a> Wiring<'a, '_> {
         Ok(())
     }
 
+    /// Adds what a link feeds an input of texts.
+    fn feed_texts(
+        &mut self,
+        node: &StageNode,
+        want: &TextInput,
+        link: &Link,
+        feeds: &mut ModelFeeds,
+    ) -> Result<(), Reported> {
+        let reader = format!("stage `{}`", node.name.value);
+        let input = input(self.workflow, link)?;
+        let column = self.texts_of(&reader, &input, want)?;
+        // An item that lacks its text fails.
+        let ty = input.gives.0[column].ty.required().clone();
+        feeds.values.push(Column { name: want.name.clone(), ty });
+        feeds.carries.push(ColumnRef { from: link.target, column });
+        Ok(())
+    }
+
     /// The column that feeds the one input of a program: the one that is named, that of the input's name, or the only one.
     fn any_column(&mut self, reader: &str, input: &Input, name: &str) -> Result<usize, Reported> {
         let own = input.gives.position(name).filter(|_| input.column.is_none());
@@ -191,15 +215,15 @@ impl<'a> Wiring<'a, '_> {
         model: &ModelNode,
         known: &KnownModel,
     ) -> Result<Vec<&'a Link>, Reported> {
-        let (model, wanted) = (&model.name.value, &known.plan.inputs);
-        let names = || wanted.iter().map(|w| w.name.as_str());
+        let (model, names) = (&model.name.value, || known.plan.input_names());
+        let n = names().count();
         if let [(None, from)] = &node.upstreams[..] {
             if is_by_name(node, known) {
                 let link = links(&node.links)?.first().copied().ok_or(Reported)?;
                 let input = input(self.workflow, link)?;
                 let missing: Vec<&str> =
                     names().filter(|name| input.gives.position(name).is_none()).collect();
-                let Some(first) = missing.first() else { return Ok(vec![link; wanted.len()]) };
+                let Some(first) = missing.first() else { return Ok(vec![link; n]) };
                 let (stage, giver) = (&node.name.value, input.described());
                 let columns = list(input.gives.names());
                 let (giver_name, column) = (&input.name, input.gives.names().next().unwrap_or_default());
@@ -210,8 +234,7 @@ impl<'a> Wiring<'a, '_> {
                 );
                 return self.cx.error(from.span, message).help(help).fail();
             }
-            if wanted.len() > 1 {
-                let n = wanted.len();
+            if n > 1 {
                 let message = format!("model `{model}` has {n} inputs, but `from` names one stage");
                 let help = format!("write inputs = {{ name = \"stage\", .. }}; inputs: {}", list(names()));
                 return self.cx.error(from.span, message).help(help).fail();
@@ -288,7 +311,7 @@ impl<'a> Wiring<'a, '_> {
         batch: Option<usize>,
         is_single: bool,
     ) -> Result<ProbedModel, Option<String>> {
-        if fed.is_empty() {
+        if fed.is_empty() && known.plan.text_inputs.is_empty() {
             return Err(None);
         }
         let tensors = known.declared.iter().filter(|output| output.is_tensor());
@@ -299,14 +322,17 @@ impl<'a> Wiring<'a, '_> {
     }
 
     /// The only batch the model takes, if there is one.
-    fn fixed_batch(&mut self, node: &StageNode, inputs: &[TensorSpec]) -> Result<Option<usize>, Reported> {
-        let first = inputs.first().ok_or(Reported)?;
-        let Some(other) = inputs.iter().find(|input| input.batch != first.batch) else {
-            return Ok(first.batch.fixed());
+    fn fixed_batch(&mut self, node: &StageNode, model: &ModelPlan) -> Result<Option<usize>, Reported> {
+        let tensors = model.inputs.iter().map(|input| (&input.name, input.batch, input.to_string()));
+        let texts = model.text_inputs.iter().map(|input| (&input.name, input.batch, input.to_string()));
+        let mut inputs = tensors.chain(texts);
+        let (first, batch, first_is) = inputs.next().ok_or(Reported)?;
+        let Some((other, _, other_is)) = inputs.find(|(_, other, _)| *other != batch) else {
+            return Ok(batch.fixed());
         };
         let Some(model) = node.batch().map(|batch| &batch.model) else { return Err(Reported) };
         let message = format!("the inputs of model `{}` have different batch dimensions", model.value);
-        let label = format!("`{}` is {first}, `{}` is {other}", first.name, other.name);
+        let label = format!("`{first}` is {first_is}, `{other}` is {other_is}");
         let help = "the first dimension of each input is the batch; make a constant of an input that is the same for all items, and export the model again";
         self.cx.error(model.span, message).label(label).help(help).fail()
     }

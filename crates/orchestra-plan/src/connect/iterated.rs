@@ -40,6 +40,14 @@ impl IteratedModel<'_> {
     fn check_model(&self, cx: &mut Cx<'_>) -> Result<(), Reported> {
         let (stage, model) = (&self.stage.value, self.name());
         let outputs = self.outputs;
+        if let Some(text) = self.model.text_inputs.first() {
+            let message = format!(
+                "stage `{stage}` cannot loop over model `{model}`: its input `{}` takes texts",
+                text.name
+            );
+            let help = "run the model once by an `infer` stage, or split off what makes numbers of the texts";
+            return cx.error(self.stage.span, message).help(help).fail();
+        }
         if let Some(open) = outputs.iter().find(|output| output.fixed_row().is_none()) {
             let message = format!(
                 "stage `{stage}` cannot loop over model `{model}`: its output `{}` has no fixed shape",

@@ -1,7 +1,7 @@
 //! Which column feeds a model, and what makes the tensor that it takes of columns that do not fit.
 
-use orchestra_core::TensorSpec;
-use orchestra_core::data::{Column, ColumnType};
+use orchestra_core::data::{Column, ColumnType, Schema};
+use orchestra_core::{TensorSpec, TextInput};
 
 use super::batch::is_same_row;
 use super::{Wiring, gives};
@@ -43,6 +43,31 @@ impl Wiring<'_, '_> {
         input.column(reader, &what, is_tensor, &mut self.cx.diags)
     }
 
+    /// The column of texts that a link means: the one that is named, that of the name of the model's input, or the only one.
+    pub(super) fn texts_of(
+        &mut self,
+        reader: &str,
+        input: &Input,
+        want: &TextInput,
+    ) -> Result<usize, Reported> {
+        let fits = |column: &Column| are_texts(&column.ty, want);
+        let own = input.gives.position(&want.name).filter(|_| input.column.is_none());
+        if let Some(own) = own.filter(|place| fits(&input.gives.0[*place])) {
+            return Ok(own);
+        }
+        let name = &want.name;
+        let what = match want.n_texts() {
+            1 => format!(
+                "a text for `{name}`, {want}: a source of tables reads any column as one, columns = {{ {} = \"text\" }}, and a Python stage makes one of other columns",
+                toml_key(input.column.as_ref().unwrap_or(name))
+            ),
+            n => format!(
+                "a list of {n} texts for `{name}`, {want}: a Python stage makes one, outputs={{\"{name}\": {{\"word\": \"text\"}}}}"
+            ),
+        };
+        input.column(reader, &what, fits, &mut self.cx.diags)
+    }
+
     /// The select stage that makes what a model takes of what is given.
     pub(super) fn remedy(&self, link: &Link, give: &TensorSpec, want: &TensorSpec) -> Option<String> {
         let columns = &gives(self.workflow, link.target)?.0;
@@ -63,6 +88,18 @@ impl Wiring<'_, '_> {
         Some(format!(
             "a select stage makes it: kind = \"select\", from = \"{from}\", columns = {{ {key} = {made} }}"
         ))
+    }
+}
+
+/// Whether values of this type are the texts that an item feeds the input: one, or a list of as many as a row of it has.
+fn are_texts(ty: &ColumnType, want: &TextInput) -> bool {
+    match ty.required() {
+        ColumnType::Text => want.n_texts() == 1,
+        ColumnType::List(Schema(columns)) => {
+            let is_text = matches!(&columns[..], [Column { ty: ColumnType::Text, .. }]);
+            is_text && want.row.iter().all(|dim| dim.fixed().is_some())
+        }
+        _ => false,
     }
 }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::data::Column;
 use orchestra_core::{
-    Code, DeviceId, DeviceSpec, Iteration, ModelId, ReadOutput, SandboxRules, SessionTuning, TensorSpec, Trim,
+    Code, DeviceId, DeviceSpec, Iteration, ModelId, ReadOutput, SandboxRules, SessionTuning, TensorSpec,
+    TextInput, Trim,
 };
 use serde::Serialize;
 
@@ -29,6 +30,9 @@ pub struct ModelPlan {
     pub weights: Vec<(PathBuf, [u8; 32])>,
     /// Inputs, from the file.
     pub inputs: Vec<TensorSpec>,
+    /// Inputs that take texts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub text_inputs: Vec<TextInput>,
     /// Outputs that are tensors, as the file declares them. Dimensions that it does not state are `Dynamic`.
     pub outputs: Vec<TensorSpec>,
     /// Custom operator libraries, absolute, with the SHA-256 of each: a worker compares it before it loads one.
@@ -48,6 +52,14 @@ pub struct ModelPlan {
     pub code: Option<Code>,
 }
 
+impl ModelPlan {
+    /// Names of all that has to be fed.
+    pub fn input_names(&self) -> impl Iterator<Item = &str> + Clone {
+        let texts = self.text_inputs.iter().map(|input| &*input.name);
+        self.inputs.iter().map(|input| &*input.name).chain(texts)
+    }
+}
+
 settings! {
     /// `recycle` of a model or of a stage that runs a program: when a healthy worker is replaced.
     #[derive(Debug, Clone, Copy, Default, Serialize)]
@@ -64,9 +76,9 @@ settings! {
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct BatchPlan {
     pub model: ModelId,
-    /// Columns of what comes before: those that the program takes beside its slots, and those that stages behind it still read.
+    /// Columns of what comes before: those that the program or model takes beside its slots, and those that stages behind it still read.
     pub carries: Vec<ColumnRef>,
-    /// What the program calls the first of these, and what they are.
+    /// What the program or model calls the first of these, and what they are.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<Column>,
     /// Largest batch that the model runs, at least 1.

@@ -1,4 +1,4 @@
-//! What of a batch lies in no slot: the values that its rows carry to the program that runs them. They go with the frame of the run.
+//! What of a batch lies in no slot: the values that its rows carry to the program or model that runs them. They go with the frame of the run.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl RowValues {
                     Some(token) => write_value(&token.carried()[at], &mut bytes),
                     None => write(&StoredValue::Missing(Cow::Borrowed("")), &mut bytes),
                 };
-                written.expect("a value that a program takes can be written");
+                written.expect("a value that a program or a model takes can be written");
             }
         }
         bytes

@@ -41,7 +41,7 @@ impl ValueRoom {
         if bytes > self.most {
             let mib = |bytes: usize| bytes.div_ceil(1 << 20);
             let error = format!(
-                "the columns that it carries take {} MiB, and all rows of the stage together may take {} MiB: a part of `limits.memory`, and 256 MiB at most where a program takes them",
+                "the columns that it carries take {} MiB, and all rows of the stage together may take {} MiB: a part of `limits.memory`, and 256 MiB at most where a program or a model takes them",
                 mib(bytes),
                 mib(self.most)
             );

@@ -54,7 +54,7 @@ impl Engine for FaultyEngine {
         Ok(loaded)
     }
 
-    fn run(&mut self, run: &Run, _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run(&mut self, run: &Run, _: &[u8], _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         self.shared.run(run)
     }
 
@@ -67,7 +67,7 @@ impl Engine for FaultyEngine {
 struct FaultyStream(Arc<Shared>);
 
 impl Stream for FaultyStream {
-    fn run(&mut self, run: &Run, _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run(&mut self, run: &Run, _: &[u8], _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         self.0.run(run)
     }
 }

@@ -53,7 +53,7 @@ impl Engine for Fake {
         self.load.clone()
     }
 
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run(&mut self, run: &Run, _: &[u8], timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         as_told(run, timing)
     }
 
@@ -64,7 +64,7 @@ impl Engine for Fake {
 }
 
 impl Stream for FakeStream {
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run(&mut self, run: &Run, _: &[u8], timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         if run.batch.0 >= MEET {
             self.0.wait();
         }

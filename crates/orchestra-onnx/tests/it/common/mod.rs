@@ -174,7 +174,7 @@ pub fn run(
     first: usize,
     rows: usize,
 ) -> Result<Vec<DynamicOutput>, RunError> {
-    engine.run(&run_of(1, slot, first, rows), &mut RunTiming::default())
+    engine.run(&run_of(1, slot, first, rows), &[], &mut RunTiming::default())
 }
 
 /// What this process has mapped, touched or not.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use orchestra_core::collect::Arrival;
-use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, TensorView, Value};
+use orchestra_core::data::{Column, ColumnType, OwnedRow, OwnedValue, Refusal, TensorView, Value};
 use orchestra_core::lineage::Share;
 use orchestra_core::shapes::{ItemInfo, Leaves as _, RowEnded, RowScope};
 use orchestra_core::{Placement, StageId, locked};
@@ -122,6 +122,18 @@ impl RowInHand<'_, '_> {
         encode(&item, &row, &mut self.out.text)
     }
 
+    /// Fails a row that lacks a value which the batch takes beside its slots.
+    fn check_missing(&mut self, stage: StageId, carried: &[OwnedValue]) -> Result<(), RowEnded> {
+        let values =
+            self.chain.context.plan.stages[stage.index()].batch().map_or(&[][..], |batch| &batch.values);
+        let is_needed = |column: &Column| !matches!(column.ty, ColumnType::Optional(_));
+        let missing = carried.iter().zip(values).find_map(|(value, column)| match value {
+            OwnedValue::Missing(name) if is_needed(column) => Some(Refusal::missing(name)),
+            _ => None,
+        });
+        missing.map_or(Ok(()), |refusal| Err(self.fail(stage, refusal)))
+    }
+
     fn batch(
         &mut self,
         (target, size): (&BatchTarget, Option<TrimmedSize>),
@@ -134,6 +146,7 @@ impl RowInHand<'_, '_> {
         let chain = self.chain;
         // Before `claim`: a thread that waits for room must hold no row, or the two waits could lock each other.
         let carried = self.keep_all(carries, target.stage, scope)?;
+        self.check_missing(target.stage, &carried)?;
         let since = Instant::now();
         let room = target.carried.take(&carried);
         self.waited(since.elapsed());
