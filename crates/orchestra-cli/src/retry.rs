@@ -48,14 +48,9 @@ pub fn retry(
     let Command::Run(mut command) = cli.map_err(usage)?.command else {
         return Err(usage(anyhow::anyhow!("`{}` holds no command that runs a workflow", file.display())));
     };
+    let (from, out) = (kept.folder.display(), args.output.display());
     env::set_current_dir(&kept.folder)
-        .with_context(|| {
-            format!(
-                "the run was started in `{}`, which cannot be entered; from where its files are now, `orchestra run FILE --output {} --retry-failed` retries it",
-                kept.folder.display(),
-                args.output.display()
-            )
-        })
+        .with_context(|| format!("the run was started in `{from}`, which cannot be entered; from where its files are now, `orchestra run FILE --output {out} --retry-failed` retries it"))
         .map_err(usage)?;
     (command.retry_failed, command.fresh, command.output) = (true, false, Some(output));
     run::run(&command, verbosity, surroundings)

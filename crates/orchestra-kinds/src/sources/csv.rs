@@ -283,15 +283,11 @@ impl Items for CsvItems {
         let (mut reader, mut parser) = (RecordReader::new(options), RecordParser::new(self.delimiter));
         let n_columns = self.header.len();
         fetch_into(row, move |row, locator| {
-            let (path, bytes, opener) = reader.read(locator).map_err(|refusal| match refusal.kind {
-                FailureKind::TooLarge => Refusal {
-                    error: format!(
-                        "{}; a quote that is not closed in its line takes in those that follow",
-                        refusal.error
-                    ),
-                    ..refusal
-                },
-                _ => refusal,
+            let (path, bytes, opener) = reader.read(locator).map_err(|mut refusal| {
+                if refusal.kind == FailureKind::TooLarge {
+                    refusal.error += "; a quote that is not closed in its line takes in those that follow";
+                }
+                refusal
             })?;
             let refuse = |error: String| Refusal { kind: FailureKind::Decode, error };
             let record = parser.n_fields(bytes, n_columns);
