@@ -5,7 +5,7 @@ use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::FetchRun;
 
 /// What an item was read into.
-pub trait Shown: Send {
+pub trait ShownItem: Send {
     fn show(&self, show: &mut dyn FnMut(&[Value<'_>]));
 
     /// What the item holds beside that.
@@ -15,7 +15,7 @@ pub trait Shown: Send {
 /// Has `fetch` read each item into `value`.
 pub fn fetch_into<T, F>(value: T, fetch: F) -> Box<dyn FetchRun>
 where
-    T: Shown + 'static,
+    T: ShownItem + 'static,
     F: FnMut(&mut T, &[u8]) -> Result<u64, Refusal> + Send + 'static,
 {
     Box::new(FetchInto { value, fetch })
@@ -26,7 +26,7 @@ struct FetchInto<T, F> {
     fetch: F,
 }
 
-impl<T: Shown, F: FnMut(&mut T, &[u8]) -> Result<u64, Refusal> + Send> FetchRun for FetchInto<T, F> {
+impl<T: ShownItem, F: FnMut(&mut T, &[u8]) -> Result<u64, Refusal> + Send> FetchRun for FetchInto<T, F> {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
         (self.fetch)(&mut self.value, locator)
     }

@@ -8,7 +8,7 @@ use orchestra_core::{DType, FailureKind, LeftOut};
 use orchestra_plan::toml_key;
 use serde_json::value::RawValue;
 
-use super::fetch::Shown;
+use super::fetch::ShownItem;
 use super::field_type::{Field, FieldType};
 use super::input::Opener;
 use super::number::{NoNumber, append, no_number, shown, tensor};
@@ -77,7 +77,7 @@ impl FieldRow {
     }
 }
 
-impl Shown for FieldRow {
+impl ShownItem for FieldRow {
     fn show(&self, show: &mut dyn FnMut(&[Value<'_>])) {
         let cells = self.fields.iter().zip(&self.cells).zip(&self.is_missing);
         let values: Vec<_> = cells

@@ -6,7 +6,7 @@ use orchestra_core::data::{Picture, Pixels, Refusal, Value};
 use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, LeftOut, ResizeFilter};
 use orchestra_media::{Format, MediaError, Pages, PictureSize, Preparer};
 
-use super::fetch::Shown;
+use super::fetch::ShownItem;
 
 /// The picture of the item at hand.
 pub struct UndecodedPicture {
@@ -78,7 +78,7 @@ impl UndecodedPicture {
     }
 }
 
-impl Shown for UndecodedPicture {
+impl ShownItem for UndecodedPicture {
     fn show(&self, show: &mut dyn FnMut(&[Value<'_>])) {
         show(&[Value::Picture(self)]);
     }
