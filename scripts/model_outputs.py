@@ -271,7 +271,7 @@ def alone(session, data, item, names, fixed, axis):
     if fixed:
         feed = {key: np.repeat(values, fixed, axis=0) for key, values in feed.items()}
     found = session.run(names, feed)
-    return [np.take(value, 0, axis=axis) if fixed else value for value in found]
+    return [np.asarray(np.take(value, 0, axis=axis)) if fixed else value for value in found]
 
 
 def flat(value):
