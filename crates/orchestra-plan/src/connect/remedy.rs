@@ -58,7 +58,7 @@ impl Wiring<'_, '_> {
         let name = &want.name;
         let what = match want.n_texts() {
             1 => format!(
-                "a text for `{name}`, {want}: a source of tables reads any column as one, columns = {{ {} = \"text\" }}, and a Python stage makes one of other columns",
+                "a text for `{name}`, {want}: columns = {{ {} = \"text\" }} of CSV and JSON lines reads any number as one, and a Python stage makes one of other columns",
                 toml_key(input.column.as_ref().unwrap_or(name))
             ),
             n => format!(
