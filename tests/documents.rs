@@ -18,7 +18,7 @@ const EXAMPLES: [(&str, &str); 2] = [
 ];
 
 /// Documents that are read from the first line to the last one, and their largest number of lines.
-const LENGTHS: [(&str, usize); 2] = [("README.md", 150), ("ARCHITECTURE.md", 200)];
+const LENGTHS: [(&str, usize); 2] = [("README.md", 150), ("ARCHITECTURE.md", 150)];
 
 const A_SCREEN: usize = 45;
 
