@@ -11,6 +11,7 @@ use orchestra_store::{Counts, Extent, Journal, RunIdentity};
 use ractor::{Actor, ActorRef};
 use tokio::sync::{oneshot, watch};
 
+use crate::account::history::{HistoryEvents, HistoryWriter};
 use crate::account::meter::{Meter, Remains};
 use crate::account::status::RunStatus;
 use crate::context::{RunContext, RunOptions};
@@ -60,6 +61,7 @@ pub struct RunHandle {
     done: oneshot::Receiver<RunEnding>,
     end: TellTheEnd,
     watcher: DeviceWatcher,
+    history: HistoryWriter,
     started_unix_ms: u64,
 }
 
@@ -136,7 +138,7 @@ impl Prepared {
         Box::pin(self.start_tree(options))
     }
 
-    async fn start_tree(mut self, options: RunOptions) -> Result<RunHandle, StartRunError> {
+    async fn start_tree(mut self, mut options: RunOptions) -> Result<RunHandle, StartRunError> {
         if let Some((stage, _)) = self.plan.batch_stages().find(|(id, _)| !options.engines.contains_key(id)) {
             return Err(StartRunError::NoEngine(self.plan.stages[stage.index()].name.clone()));
         }
@@ -148,6 +150,8 @@ impl Prepared {
         if let (Some(tasks), Some(first_part)) = (&mut self.tasks, &options.first_part) {
             tasks.take_over(&self.plan.tasks, first_part);
         }
+        let events = HistoryEvents::new();
+        options.events = Some(events.hook(&self.plan, options.events.take()));
         let counts = self.journal.counts();
         let failed_before: Vec<u64> = (0..self.listings.len() as u16)
             .map(|source| self.journal.counts_of(SourceId(source)).failed)
@@ -186,7 +190,8 @@ impl Prepared {
         let root = AbortOnDrop(root);
         let end = TellTheEnd::of(&context);
         let watcher = DeviceWatcher::start(&context)?;
-        Ok(RunHandle { context, root, snapshots, done, end, watcher, started_unix_ms })
+        let history = HistoryWriter::start(&context, events);
+        Ok(RunHandle { context, root, snapshots, done, end, watcher, history, started_unix_ms })
     }
 }
 
@@ -253,6 +258,7 @@ impl RunHandle {
             }
         }
         self.end.tell(counts, Some(exit_code), &problems);
+        self.history.end(exit_code);
         RunOutcome { report, exit_code, problems, lifted_limits, must_start_over, goes_on }
     }
 }

@@ -102,7 +102,7 @@ fn kind_of(target: &str) -> String {
 /// the logs that speak of a bug.
 pub fn output_folder(out: &Path, results: &[&str]) -> Vec<String> {
     const PUBLIC: [&str; 5] = ["failures.jsonl", "run.json", "logs", "tasks", ".orchestra"];
-    const PRIVATE: [&str; 5] = ["journal", "lock", "command.json", "tasks", "keepers"];
+    const PRIVATE: [&str; 6] = ["history.jsonl", "journal", "lock", "command.json", "tasks", "keepers"];
     let is_private = |name: &str| {
         let is_list = name.starts_with("items-") && !name.ends_with(".next") && !name.ends_with(".new");
         let is_of_rows = ["rows-", "fold-", "state-"].iter().any(|prefix| name.starts_with(prefix));

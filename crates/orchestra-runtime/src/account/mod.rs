@@ -2,6 +2,7 @@
 
 pub mod counter;
 pub mod histogram;
+pub mod history;
 pub mod left_out;
 pub mod meter;
 pub mod stats;

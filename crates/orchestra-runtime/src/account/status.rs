@@ -92,8 +92,8 @@ pub struct ItemCounts {
     pub extent: &'static str,
     /// Of `read`: finished by earlier parts of the run.
     pub resumed: u64,
-    /// Handed out and not finished yet.
-    #[serde(skip)]
+    /// Handed out and not finished yet; at the end none are.
+    #[serde(skip_serializing_if = "is_none")]
     pub in_flight: u64,
 }
 
@@ -334,6 +334,10 @@ fn bottleneck(context: &RunContext, devices: &[DeviceStatus], elapsed: Duration)
     };
     let shared_cpu = plan.devices.iter().all(|device| device.spec.kind == DeviceKind::Cpu);
     Bottleneck::judge(time, shared_cpu)
+}
+
+fn is_none(n: &u64) -> bool {
+    *n == 0
 }
 
 fn by_name<S: Serializer>(stages: &[StageStatus], to: S) -> Result<S::Ok, S::Error> {
