@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use orchestra_core::PipelineId;
 use orchestra_core::data::{Column, ColumnType, Schema};
-use orchestra_core::{PipelineId, StageId};
 
 use crate::cx::Cx;
 use crate::diagnostics::Reported;
@@ -167,8 +167,7 @@ fn connect_sink(workflow: &Workflow, sink: &SinkNode, cx: &mut Cx<'_>) -> Result
         pipeline: PipelineId(0),
         kind: kind.name().to_owned(),
         is_of_failures: sink.is_of_failures,
-        // No row reaches a sink of failures.
-        home: from.first().copied().unwrap_or(Origin::Stage(StageId(u16::MAX))),
+        home: from.first().copied(),
         from,
         reads: reads.into_iter().map(read).collect(),
         columns: input.gives.names().map(str::to_owned).collect(),

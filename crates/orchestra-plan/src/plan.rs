@@ -136,7 +136,7 @@ impl Plan {
     pub fn linear_from(&self, origin: Origin) -> Option<SinkId> {
         let stage = origin.stage()?; // What a loader has done is one item, which is counted.
         let pipeline = &self.pipelines[self.stages[stage.index()].pipeline.index()];
-        pipeline.linear.filter(|sink| self.sinks[sink.index()].home == origin)
+        pipeline.linear.filter(|sink| self.sinks[sink.index()].home == Some(origin))
     }
 
     /// The source whose items are requests, if the file has such: then all have, and all records are replies.

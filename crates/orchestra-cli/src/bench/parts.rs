@@ -86,7 +86,7 @@ pub fn alone(plan: &Plan, id: StageId, rows: &Arc<ReadyRows>) -> Plan {
         from: vec![Origin::Stage(id)],
         reads: Vec::new(),
         columns: Vec::new(),
-        home: Origin::Stage(id),
+        home: Some(Origin::Stage(id)),
         ..sink_before(plan, id, &Arc::default())
     };
     let mut alone = cut(plan, vec![SinkPlan { pipeline: PipelineId(0), ..sink }]);
@@ -156,7 +156,7 @@ fn sink_before(plan: &Plan, id: StageId, rows: &Arc<ReadyRows>) -> SinkPlan {
         is_of_failures: false,
         reads: stage.reads.clone(),
         columns: (0..stage.reads.len()).map(|at| format!("input-{at}")).collect(),
-        home: stage.home,
+        home: Some(stage.home),
         encoder: Arc::clone(rows) as _,
         path: plan.output.join(&name),
         files: None,

@@ -71,8 +71,8 @@ pub struct SinkPlan {
     pub reads: Vec<ColumnRef>,
     /// What records call them.
     pub columns: Vec<String>,
-    /// Whose rows reach it, as [`StagePlan::home`].
-    pub home: Origin,
+    /// Whose rows reach it, as [`StagePlan::home`]; `None`: failures, which are no rows.
+    pub home: Option<Origin>,
     /// Makes the records.
     #[serde(skip)]
     pub encoder: Arc<dyn Encoder>,

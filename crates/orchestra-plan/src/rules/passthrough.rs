@@ -95,7 +95,7 @@ fn route_sink(plan: &mut Plan, sink: SinkId, spans: Spans<'_>, cx: &mut Cx<'_>) 
     };
     let home = reach(plan, &reader, cx)?;
     let this = &mut plan.sinks[sink.index()];
-    this.home = home;
+    this.home = Some(home);
     if this.ordered && home.stage().is_some_and(|stage| plan.stages[stage.index()].reduce().is_some()) {
         cx.warning(spans.name, format!("`ordered` of sink `{}` has no effect", this.name))
             .help("what is reduced is written in the order of its keys, or of the items");

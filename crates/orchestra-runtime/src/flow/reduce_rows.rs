@@ -193,7 +193,8 @@ impl OpenReduce {
                 None => self.in_order(journal)?,
             },
         };
-        let sinks = plan.sinks.iter().enumerate().filter(|(_, sink)| sink.home == Origin::Stage(self.stage));
+        let sinks =
+            plan.sinks.iter().enumerate().filter(|(_, sink)| sink.home == Some(Origin::Stage(self.stage)));
         let done = self.written.map_or(0, |written| written.rows);
         let skipped: ResultRows = Box::new(rows.skip(usize::try_from(done).unwrap_or(usize::MAX)));
         Ok(ResultCommits {

@@ -53,7 +53,7 @@ impl ChainBuilder<'_> {
                 Shape::Batch(_) | Shape::Fold(_) => {}
             }
         }
-        for (id, sink) in (0..).map(SinkId).zip(&plan.sinks).filter(|(_, sink)| sink.home == origin) {
+        for (id, sink) in (0..).map(SinkId).zip(&plan.sinks).filter(|(_, sink)| sink.home == Some(origin)) {
             let from = sink.from.iter().rev().find_map(|from| from.stage()).unwrap_or(StageId(0));
             let does = Does::Sink { sink: id, encoder: Arc::clone(&sink.encoder) };
             self.leaf(&sink.from, from, &sink.reads, does);
