@@ -1,7 +1,7 @@
 //! How many batch slots each batch stage gets, within a bound on their memory. Reserves nothing itself.
 
 use orchestra_core::TensorSpec;
-use orchestra_core::batch_layout::{BatchLayout, LayoutError};
+use orchestra_core::batch_layout::{BatchLayout, LayoutError, PAGE};
 
 use crate::bytes::format_bytes;
 use crate::fields::At;
@@ -34,9 +34,8 @@ pub(crate) fn ready_batches(layout: &BatchLayout, on_cpu: bool) -> usize {
 
 impl SlotDemand<'_> {
     /// What workers may hold, two being filled.
-    fn wanted(&self) -> Result<usize, LayoutError> {
-        let ready = ready_batches(&self.layout(1)?, self.on_cpu);
-        Ok(((self.streams + ready) * self.most + 2).max(3))
+    fn wanted(&self, one: &BatchLayout) -> usize {
+        ((self.streams + ready_batches(one, self.on_cpu)) * self.most + 2).max(3)
     }
 
     fn layout(&self, slots: usize) -> Result<BatchLayout, LayoutError> {
@@ -59,18 +58,22 @@ pub(crate) fn allot(
     limit: Option<u64>,
     reasons: &mut Vec<String>,
 ) -> Result<Vec<BatchLayout>, SlotError> {
-    let each = |of: &dyn Fn(&SlotDemand<'_>) -> Result<usize, LayoutError>| {
-        let of = |(stage, demand): (usize, &SlotDemand<'_>)| {
-            of(demand).map_err(|error| SlotError::Layout { stage, error })
-        };
-        demands.iter().enumerate().map(of).collect::<Result<Vec<usize>, _>>()
+    let one = |(stage, demand): (usize, &SlotDemand<'_>)| {
+        demand.layout(1).map_err(|error| SlotError::Layout { stage, error })
     };
-    let per_slot = each(&|demand| Ok(demand.layout(1)?.slot_bytes()))?;
-    let mut slots = each(&|demand| demand.wanted())?;
+    let ones = demands.iter().enumerate().map(one).collect::<Result<Vec<_>, _>>()?;
+    let mut slots: Vec<usize> = demands.iter().zip(&ones).map(|(demand, one)| demand.wanted(one)).collect();
     if let Some(limit) = limit {
+        // Arenas and outputs are whole pages, as in `BatchLayout::total_bytes`.
+        let block = |n: usize, bytes: usize| {
+            let bytes = (bytes as u64).saturating_mul(n as u64);
+            bytes.checked_next_multiple_of(PAGE as u64).unwrap_or(u64::MAX)
+        };
         let total = |slots: &[usize]| -> u64 {
-            let of_stage = |(n, bytes): (&usize, &usize)| (*bytes as u64).saturating_mul(*n as u64);
-            slots.iter().zip(&per_slot).map(of_stage).fold(0, u64::saturating_add)
+            let of_stage = |(n, one): (&usize, &BatchLayout)| {
+                block(*n, one.input_slot_bytes).saturating_add(block(*n, one.output_slot_bytes))
+            };
+            slots.iter().zip(&ones).map(of_stage).fold(0, u64::saturating_add)
         };
         let least: Vec<usize> = demands.iter().map(|d| d.workers.max(1)).collect();
         if total(&least) > limit {
@@ -79,7 +82,7 @@ pub(crate) fn allot(
         let wanted = slots.clone();
         while total(&slots) > limit {
             // The stage that holds the most above its least gives one back.
-            let spare = |s: &usize| (slots[*s] - least[*s]) as u64 * per_slot[*s] as u64;
+            let spare = |s: &usize| (slots[*s] - least[*s]) as u64 * ones[*s].slot_bytes() as u64;
             let Some(largest) = (0..slots.len()).filter(|s| slots[*s] > least[*s]).max_by_key(|s| spare(s))
             else {
                 break;

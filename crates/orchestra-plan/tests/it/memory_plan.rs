@@ -351,19 +351,37 @@ fn open() -> WorkflowFile {
         .results(["scores", "digit"])
 }
 
-#[test]
-fn outputs_of_open_shape_have_a_quarter_of_the_memory_and_slots_and_loaders_the_rest() {
-    for memory in [256_u64, 1 << 10, 32 << 10].map(|mib| mib << 20) {
-        let plan =
-            FakeHost::with_cores(8).good_with(&open(), &set(&[("limits.memory", &memory.to_string())]));
-        let (open, fixed) = (infer(&plan, "scores"), infer(&plan, "digit"));
-        let workers: usize = open.workers.iter().map(WorkerPlan::most).sum();
-        let answers = (open.held_by_workers() + workers + 1) as u64;
-        let all = open.answer_bytes as u64 * answers;
-        assert!(all <= memory / 4 && all > memory / 4 - answers, "{answers} of {}", open.answer_bytes);
-        assert_eq!(fixed.answer_bytes, 0);
+proptest! {
+    /// Whatever is asked for: all blocks of slots, and a quarter for outputs of open shape, are within the limit, and each worker that may come has a
+    /// slot.
+    #[test]
+    fn the_slots_of_all_stages_stay_within_the_limit_on_any_machine(
+        memory in (16u32..36, 0u64..4096).prop_map(|(power, more)| (1 << power) + (more << (power - 12))),
+        (cores, gpus, mps) in (1usize..65, 0usize..9, any::<bool>()),
+        (batch, workers, streams) in (1usize..5_000, 1usize..9, 1usize..5),
+        (is_open, is_asked) in any::<(bool, bool)>(),
+    ) {
+        let mut host = FakeHost::with_gpus(gpus);
+        let machine = host.machine.as_mut().unwrap();
+        machine.cores = cores;
+        machine.devices.iter_mut().for_each(|gpu| gpu.mps = mps);
+        let (text, stage) =
+            if is_open { (open().to_string(), "digit") } else { (model("") + &second_model(""), "classify") };
+        let keys = [("limits.memory", memory as usize), ("models.digits.streams", streams), ("models.digits.workers", workers)];
+        let mut set: Vec<_> = keys.map(|(key, value)| (key.to_owned(), value.to_string())).into();
+        set.push((format!("stages.{stage}.batch"), format!("{{ max = {batch} }}")));
+        set.retain(|(key, _)| is_asked || !key.ends_with("workers"));
+        let Some(plan) = host.plan(&text, &PlanOptions { set, ..PlanOptions::default() }).0 else { return Ok(()) };
         let slots: u64 = plan.batch_stages().map(|(_, batch)| batch.layout.total_bytes() as u64).sum();
-        assert!(slots + plan.bytes_left <= memory - memory / 4);
+        let of_open = if is_open { memory / 4 } else { 0 };
+        prop_assert!(slots + of_open + plan.bytes_left <= memory, "{} of {}", slots, memory);
+        for (_, batch) in plan.batch_stages() {
+            let workers: usize = batch.workers.iter().map(WorkerPlan::most).sum();
+            prop_assert!(workers <= batch.layout.slots);
+            let answers = (batch.held_by_workers() + workers + 1) as u64;
+            let of_answer = if batch.layout.outputs.contains(&None) { (memory / 4 / answers).max(1 << 20) } else { 0 };
+            prop_assert_eq!(batch.answer_bytes as u64, of_answer);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! How the workers of right files are divided among devices, cores and memory.
 
 use crate::common::{DIGITS, FakeHost, digits, infer, on, set, workers_of};
+use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{Code, DeviceKind, PipelineId};
 use orchestra_plan::{PlanOptions, describe};
 use orchestra_testkit::workflow_file::WorkflowFile;
@@ -233,12 +234,9 @@ fn a_bound_on_memory_takes_slots_but_leaves_one_per_worker() {
         infer(&host.good_with(DIGITS, &set(&[("limits.memory", memory)])), "classify").layout.clone()
     };
     let full = infer(&host.good(DIGITS), "classify").layout.clone();
-    assert_eq!(layout(&(full.slot_bytes() * full.slots).to_string()), full);
-    let slots = |memory: &str| layout(memory).slots;
-    let slot = full.slot_bytes();
-    assert_eq!(full.slots, 8);
-    assert_eq!(slots(&(slot * 8).to_string()), 8);
-    assert_eq!(slots(&(slot * 8 - 1).to_string()), 7);
-    assert_eq!(slots(&(slot * 2).to_string()), 2);
-    assert_eq!(host.errors(DIGITS, &set(&[("limits.memory", &(slot * 2 - 1).to_string())])).len(), 1);
+    let bytes = |slots: usize| BatchLayout { slots, ..full.clone() }.total_bytes();
+    assert_eq!((layout(&bytes(8).to_string()), full.slots), (full.clone(), 8));
+    let slots = |bytes: usize| layout(&bytes.to_string()).slots;
+    assert_eq!((slots(bytes(8) - 1), slots(bytes(2))), (7, 2));
+    assert_eq!(host.errors(DIGITS, &set(&[("limits.memory", &(bytes(2) - 1).to_string())])).len(), 1);
 }
