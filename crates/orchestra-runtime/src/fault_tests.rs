@@ -13,6 +13,7 @@ mod script;
 mod stage;
 mod told;
 
+mod accepted;
 mod answers;
 mod deadlines;
 mod deaths;

@@ -1,8 +1,9 @@
 //! The plan of a stage over fake workers, made by the real planner from a workflow that exists in memory only.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
-use orchestra_plan::Plan;
+use orchestra_plan::{Plan, PlanOptions, RenderStyle};
 use orchestra_testkit::workflow_file::WorkflowFile;
 
 use super::stage::{Stage, check_plan};
@@ -26,10 +27,12 @@ pub fn plan_of_requests(stage: &Stage) -> Plan {
     fake::plan_of(&settings(flow, stage), &host)
 }
 
-/// The plan of a workflow without a model.
-pub fn plan_of_text(workflow: &str) -> Plan {
+/// The plan of any workflow on the CPU, with its results in `output`; else what is wrong with it.
+pub fn plan_of_text(workflow: &str, output: &Path) -> Result<Plan, String> {
     let host = fake::FakeHost { devices: 0, dynamic: false, memory: 0 };
-    fake::plan_of(workflow, &host)
+    let options = PlanOptions { output: Some(output.to_owned()), ..PlanOptions::default() };
+    let (plan, diags) = orchestra_plan::plan(workflow, Path::new("/fake/flow.toml"), &options, &host);
+    plan.ok_or_else(|| diags.render(RenderStyle::Plain))
 }
 
 fn workflow(stage: &Stage) -> WorkflowFile {

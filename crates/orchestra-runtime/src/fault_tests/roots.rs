@@ -37,11 +37,7 @@ async fn start(only: Only, output: &Path) -> RunHandle {
     if only == Only::Tasks {
         flow = flow.table("tasks.one", "command = ['true']");
     }
-    let mut plan = plan_of_text(&flow);
-    for sink in &mut plan.sinks {
-        sink.path = output.join(sink.path.strip_prefix(&plan.output).unwrap());
-    }
-    plan.output = output.to_owned();
+    let plan = plan_of_text(&flow, output).unwrap();
     let engine = FakeEngine::new(Log::start(), |_| Script::at_every_run(RunFault::Hang));
     let keeper = ProcessLauncher { program: "sleep".into(), args: vec!["1000".into()], env: Vec::new() };
     let options = options_with(&plan, engine);
@@ -57,7 +53,7 @@ fn below_root<M: Message>(run: &RunHandle) -> ActorCell {
     children.into_iter().find(takes).expect("the run has such an actor")
 }
 
-async fn end_of(run: RunHandle) -> RunOutcome {
+pub async fn end_of(run: RunHandle) -> RunOutcome {
     timeout(Duration::from_secs(60), run.wait()).await.expect("the run ends by itself")
 }
 

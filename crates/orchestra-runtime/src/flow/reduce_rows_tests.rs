@@ -29,12 +29,7 @@ fn plan_in(folder: &Path) -> Arc<Plan> {
         .stage("total", "reduce", "pixels", "op = 'sum'\nover = 'elements'")
         .sink("every", "jsonl", "every")
         .sink("total", "npy", "total.sum");
-    let mut plan = plan_of_text(&flow);
-    for sink in &mut plan.sinks {
-        sink.path = folder.join(sink.path.strip_prefix(&plan.output).unwrap());
-    }
-    plan.output = folder.to_owned();
-    Arc::new(plan)
+    Arc::new(plan_of_text(&flow, folder).unwrap())
 }
 
 fn open(plan: &Plan) -> Journal {
