@@ -48,6 +48,7 @@ mod sync;
 pub mod tasks;
 pub mod tensor;
 mod visible;
+pub mod wire;
 pub mod worker_exit;
 pub mod worker_places;
 

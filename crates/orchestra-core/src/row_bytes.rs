@@ -7,6 +7,7 @@ use bincode::{BorrowDecode, Encode};
 
 use crate::data::{Label, OwnedRow, OwnedValue, Refusal, TensorView, Value};
 use crate::tensor::DType;
+use crate::wire;
 
 /// A value of a row, as it is stored.
 #[derive(Debug, Clone, PartialEq, Encode, BorrowDecode)]
@@ -102,15 +103,13 @@ fn picture() -> Refusal {
 
 /// Appends a value in the form that [`read`] takes.
 pub fn write(value: &impl Encode, out: &mut Vec<u8>) -> Result<(), Refusal> {
-    let encoded = bincode::encode_into_std_write(value, out, bincode::config::standard());
-    encoded
-        .map(drop)
+    wire::encode_into(value, out)
         .map_err(|error| Refusal::result(format!("what is kept of it cannot be written: {error}")))
 }
 
 /// The value at the beginning of what [`write`] wrote, and how many bytes it has.
 pub fn read<'a, T: BorrowDecode<'a, ()>>(bytes: &'a [u8]) -> Result<(T, usize), Refusal> {
-    bincode::borrow_decode_from_slice(bytes, bincode::config::standard())
+    wire::decode_first(bytes)
         .map_err(|error| Refusal::result(format!("what was kept of the rows is damaged: {error}")))
 }
 

@@ -17,6 +17,7 @@ use crate::collect::Part;
 use crate::data::{OwnedRow, Refusal, Value};
 use crate::ids::ItemId;
 use crate::left_out::LeftOut;
+use crate::wire;
 
 pub use self::map_tree::{
     Leaves, MapCount, MapRuns, MapStep, MapStepOf, RowEnded, RowScope, Step, StepOf, Walk, too_many_parts,
@@ -44,13 +45,13 @@ pub struct KindSettings {
 impl KindSettings {
     /// Writes settings down; `None` where they cannot be (a path that is no UTF-8).
     pub fn of(kind: &str, settings: &impl Encode) -> Option<Self> {
-        let settings = bincode::encode_to_vec(settings, bincode::config::standard()).ok()?;
+        let settings = wire::encode(settings).ok()?;
         Some(Self { kind: kind.to_owned(), settings })
     }
 
     /// Reads the settings; `None` where they are none of that type.
     pub fn read<T: Decode<()>>(&self) -> Option<T> {
-        bincode::decode_from_slice(&self.settings, bincode::config::standard()).ok().map(|(read, _)| read)
+        wire::decode(&self.settings).ok()
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use bincode::{Decode, Encode, config};
+use bincode::{Decode, Encode};
 use orchestra_core::kernel::Compiler;
-use orchestra_core::{Kernel, SandboxRules};
+use orchestra_core::{Kernel, SandboxRules, wire};
 use orchestra_worker::Sandbox;
 use orchestra_worker::engine::decode_spec;
 use orchestra_worker::load_error::LoadError;
@@ -32,7 +32,7 @@ pub struct KernelSpec {
 impl KernelSpec {
     /// As it travels in a `Load` frame.
     pub fn encode(&self) -> Result<Vec<u8>, String> {
-        bincode::encode_to_vec(self, config::standard()).map_err(|error| {
+        wire::encode(self).map_err(|error| {
             format!("the kernel cannot be told to a worker: {error}; the paths of NVRTC must be UTF-8")
         })
     }

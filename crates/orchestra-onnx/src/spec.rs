@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use bincode::{Decode, Encode, config};
+use bincode::{Decode, Encode};
 use orchestra_core::{
     DeviceKind, Iteration, PixelInput, Provider, ReadOutput, SandboxRules, SessionTuning, TensorRt,
-    TextInput, Trim,
+    TextInput, Trim, wire,
 };
 
 use crate::session_names::{of_largest, of_rows};
@@ -60,7 +60,7 @@ pub struct OnnxSpec {
 impl OnnxSpec {
     /// As it travels in a `Load` frame.
     pub fn encode(&self) -> Result<Vec<u8>, String> {
-        bincode::encode_to_vec(self, config::standard()).map_err(|error| {
+        wire::encode(self).map_err(|error| {
             let model = self.model.display();
             format!("model `{model}` cannot be told to a worker: {error}; its path and those of its libraries must be UTF-8")
         })

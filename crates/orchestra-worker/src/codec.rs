@@ -7,15 +7,14 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::marker::PhantomData;
 
-use bincode::config;
 use bincode::de::read::{Reader as _, SliceReader};
 use bincode::de::{Decoder as _, DecoderImpl};
-use bincode::error::{DecodeError, EncodeError};
 use bincode::{Decode, Encode};
 use thiserror::Error;
 
 use orchestra_core::BatchId;
 use orchestra_core::failure::cut_words;
+use orchestra_core::wire::{self, DecodeError, EncodeError};
 
 use crate::frames::{FromWorker, RunErrorKind, RunTiming, ToWorker};
 
@@ -126,8 +125,7 @@ impl Frame for FromWorker {
 
     /// Half the batch has half the outputs.
     fn without_room(begin: &[u8], len: usize, room: usize) -> Option<Self> {
-        let ((first, batch), _): ((u8, BatchId), _) =
-            bincode::decode_from_slice(begin, config::standard()).ok()?;
+        let ((first, batch), _): ((u8, BatchId), _) = wire::decode_first(begin).ok()?;
         if first != Self::DONE {
             return None;
         }
@@ -146,10 +144,10 @@ pub fn encode<T: Frame>(frame: &T, out: &mut Vec<u8>) -> Result<(), CodecError> 
     let start = out.len();
     out.extend_from_slice(&[0; HEADER]);
     let mut body = FrameBody { out, len: 0, max: T::MAX_BYTES, max_of: T::max_bytes };
-    let written = bincode::encode_into_std_write(frame, &mut body, config::standard());
+    let written = wire::encode_into(frame, &mut body);
     let FrameBody { len, max, .. } = body;
     match written {
-        Ok(_) => {
+        Ok(()) => {
             // MAX_BYTES is at most 1 GiB, so the length fits into 32 bits.
             out[start..start + HEADER].copy_from_slice(&(len as u32).to_le_bytes());
             Ok(())
@@ -288,7 +286,7 @@ pub fn decode<T: Frame>(body: &[u8]) -> Result<T, CodecError> {
     let mut rest = SliceReader::new(body);
     // bincode allocates what a container claims before it reads it, up to a limit that has to be a constant, for which all of this is compiled. What
     // the limit has beyond this frame's share is claimed first.
-    let config = config::standard().with_limit::<{ memory_of(MAX_FRAME) }>();
+    let config = wire::FORM.with_limit::<{ memory_of(MAX_FRAME) }>();
     let mut decoder = DecoderImpl::new(&mut rest, config, ());
     let decoded = decoder
         .claim_bytes_read(memory_of(MAX_FRAME).saturating_sub(memory_of(len)))

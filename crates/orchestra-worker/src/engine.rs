@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use bincode::{Decode, config};
-use orchestra_core::ErrorClass;
+use bincode::Decode;
+use orchestra_core::{ErrorClass, wire};
 
 use crate::arena::WorkerArena;
 use crate::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming};
@@ -63,16 +63,11 @@ impl Loaded {
 /// # Errors
 /// It is of another engine.
 pub fn decode_spec<T: Decode<()>, const MOST: usize>(bytes: &[u8]) -> Result<T, LoadError> {
-    let refused = |what: String| {
+    wire::decode_within::<T, MOST>(bytes).map_err(|error| {
         LoadError::permanent(format!(
-            "the `Load` frame is for another engine: {what}; use the worker executable of the same build"
+            "the `Load` frame is for another engine: {error}; use the worker executable of the same build"
         ))
-    };
-    match bincode::decode_from_slice(bytes, config::standard().with_limit::<MOST>()) {
-        Ok((spec, used)) if used == bytes.len() => Ok(spec),
-        Ok((_, used)) => Err(refused(format!("{used} of {} bytes are used", bytes.len()))),
-        Err(error) => Err(refused(error.to_string())),
-    }
+    })
 }
 
 /// Why a run gave no result.

@@ -10,7 +10,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use bincode::{Decode, Encode, config};
+use bincode::{Decode, Encode};
+use orchestra_core::wire::{self, EncodeError};
 use orchestra_core::{Program, SandboxMode, SandboxRules};
 use rustix::fs::MemfdFlags;
 
@@ -98,8 +99,8 @@ impl ConfinedProgram {
 }
 
 /// A value as a variable of the environment holds it.
-pub fn as_variable(value: &impl Encode) -> Result<String, bincode::error::EncodeError> {
-    let bytes = bincode::encode_to_vec(value, config::standard())?;
+pub fn as_variable(value: &impl Encode) -> Result<String, EncodeError> {
+    let bytes = wire::encode(value)?;
     Ok(bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         write!(text, "{byte:02x}").expect("a string takes any text");
         text
@@ -112,8 +113,7 @@ pub fn of_variable<T: Decode<()>>(text: &OsStr) -> Option<T> {
     let pair = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     let (pairs, rest) = digits.as_chunks();
     let bytes: Vec<u8> = pairs.iter().map(pair).collect::<Option<_>>()?;
-    let (value, used) = bincode::decode_from_slice(&bytes, config::standard()).ok()?;
-    (used == bytes.len() && rest.is_empty()).then_some(value)
+    wire::decode(&bytes).ok().filter(|_| rest.is_empty())
 }
 
 /// What this worker process shall become, if it is no worker itself.

@@ -5,6 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use bincode::{Decode, Encode};
+use orchestra_core::wire::decode_within;
 use orchestra_core::{ItemId, LeftOutCount, SourceId};
 
 use crate::identity::RunIdentity;
@@ -154,17 +155,12 @@ pub(crate) fn resolve(folder: &Path, file: &Path) -> PathBuf {
 pub(crate) fn decode<T: Decode<()>>(body: &[u8]) -> Option<T> {
     // bincode allocates what a list claims to hold before it reads it, up to a limit that has to be a constant. No entry needs more than
     // 24 times its length: an empty string is one byte of it.
-    let (value, used) = match body.len() {
-        n if n <= 1 << 16 => within::<T, { 1 << 22 }>(body),
-        n if n <= 1 << 22 => within::<T, { 1 << 28 }>(body),
-        n if n <= 1 << 28 => within::<T, { 1 << 34 }>(body),
-        _ => within::<T, { 1 << 38 }>(body),
-    }?;
-    (used == body.len()).then_some(value)
-}
-
-fn within<T: Decode<()>, const LIMIT: usize>(body: &[u8]) -> Option<(T, usize)> {
-    bincode::decode_from_slice(body, bincode::config::standard().with_limit::<LIMIT>()).ok()
+    match body.len() {
+        n if n <= 1 << 16 => decode_within::<T, { 1 << 22 }>(body).ok(),
+        n if n <= 1 << 22 => decode_within::<T, { 1 << 28 }>(body).ok(),
+        n if n <= 1 << 28 => decode_within::<T, { 1 << 34 }>(body).ok(),
+        _ => decode_within::<T, { 1 << 38 }>(body).ok(),
+    }
 }
 
 fn spans(items: &[ItemId]) -> Vec<ItemRange> {
@@ -201,7 +197,7 @@ mod tests {
         let spans = vec![ItemRange { source: SourceId(0), first: 0, count: 1 }; 100_000];
         let group =
             CommitGroup { appended: Vec::new(), done: spans, failed: Vec::new(), left_out: Vec::new() };
-        let body = bincode::encode_to_vec(&group, bincode::config::standard()).unwrap();
+        let body = orchestra_core::wire::encode(&group).unwrap();
         assert_eq!(decode::<CommitGroup>(&body).map(|g| g.done.len()), Some(100_000));
     }
 

@@ -11,6 +11,7 @@ use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
 
 use bincode::Encode;
+use orchestra_core::wire;
 
 const HEAD: usize = 8;
 /// Where a frame ends, and its checksum, from which that of the next one starts.
@@ -73,7 +74,7 @@ impl LogFrames {
 pub(crate) fn encode(kind: u8, body: &impl Encode, after: LogEnd) -> io::Result<(Vec<u8>, LogEnd)> {
     let mut bytes = vec![0; HEAD];
     bytes.push(kind);
-    bincode::encode_into_std_write(body, &mut bytes, bincode::config::standard())
+    wire::encode_into(body, &mut bytes)
         .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e.to_string()))?;
     seal(bytes, after)
 }

@@ -8,10 +8,9 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use bincode::{Decode, Encode};
-use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
-use orchestra_core::locked;
 use orchestra_core::shapes::KindSettings;
+use orchestra_core::{FailureKind, locked, wire};
 use orchestra_plan::{Items, LookRequest, ReadOptions, Reported, SourceContext, TypedSource};
 use orchestra_store::{Found, ListError, PushFound, StoreTrouble, is_url};
 
@@ -346,8 +345,7 @@ pub fn describe<T: Encode>(
 /// An answer as [`look`] reads it.
 pub fn answer<T: Encode>(path: &Path, found: Result<T, String>) -> Result<Vec<u8>, ListError> {
     let found = found.map_err(|why| ListError::bad_file(path, why))?;
-    bincode::encode_to_vec(found, bincode::config::standard())
-        .map_err(|error| ListError::bad_file(path, error))
+    wire::encode(&found).map_err(|error| ListError::bad_file(path, error))
 }
 
 /// Bytes that are made of an answer, at most.
@@ -399,8 +397,7 @@ pub fn look<K: TypedSource, T: Decode<()>>(
             Err(Reported)
         }
         Some(Ok(answer)) => {
-            let config = bincode::config::standard().with_limit::<LARGEST_ANSWER>();
-            let read = bincode::decode_from_slice(&answer, config).map(|(read, _)| read);
+            let read = wire::decode_within::<T, LARGEST_ANSWER>(&answer);
             Ok(read.map_err(|error| format!("the loader that looked into it gave no answer: {error}")))
         }
         Some(Err(ListError::Store { url, reason, help, trouble: StoreTrouble::Passing })) => {

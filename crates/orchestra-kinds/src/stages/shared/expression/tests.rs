@@ -1,7 +1,7 @@
 //! Expressions over hand-made rows.
 
-use orchestra_core::DType;
 use orchestra_core::data::{Column, ColumnType, Label, OwnedRow, Schema, TensorView, fixed_tensor};
+use orchestra_core::{DType, wire};
 use proptest::prelude::*;
 
 use super::*;
@@ -317,8 +317,8 @@ proptest! {
         for text in [text, words.join(" ")] {
             with_row(&CAT, |row| made(&schema(), row, &text)).ok();
             if let Ok(expression) = parse(&schema(), &|_| None, &text) {
-                let bytes = bincode::encode_to_vec(&expression, bincode::config::standard()).unwrap();
-                let (again, _): (Expression, _) = bincode::decode_from_slice(&bytes, bincode::config::standard()).unwrap();
+                let bytes = wire::encode(&expression).unwrap();
+                let again: Expression = wire::decode(&bytes).unwrap();
                 with_row(&CAT, |row| {
                     let all = |of: &Expression| {
                         format!("{:?} {:?} {:?} {:?}", of.truth(row), of.number(row), of.integer(row), of.text(row))
