@@ -10,6 +10,7 @@ use orchestra_plan::{
 
 use self::run::Cutting;
 use super::shared::box_order::BoxOrder;
+use super::shared::detections::DetectionColumns;
 use super::shared::image_settings;
 
 mod run;
@@ -192,16 +193,9 @@ impl Connect for Crop {
 
 fn list_of(ty: &ColumnType) -> Option<&Schema> {
     match ty {
-        ColumnType::List(rows) => Some(rows).filter(|rows| floats(rows, "box", &[4]).is_some()),
+        ColumnType::List(rows) => Some(rows).filter(|rows| DetectionColumns::of(rows).is_some()),
         _ => None,
     }
-}
-
-/// The place of a column of so many floats.
-fn floats(rows: &Schema, name: &str, shape: &[usize]) -> Option<usize> {
-    let at = rows.position(name)?;
-    let tensor = rows.0[at].ty.tensor()?;
-    (tensor.dtype == DType::F32 && tensor.fixed_row().as_deref() == Some(shape)).then_some(at)
 }
 
 impl Crop {
@@ -220,9 +214,9 @@ impl Crop {
             return stage.error(span, message).help(help).fail();
         }
         let rotates = self.boxes.rotate.value;
-        let (score, polygon) = (floats(rows, "score", &[]), floats(rows, "polygon", &[4, 2]));
+        let columns = DetectionColumns::of(rows).ok_or(Reported)?;
         for (what, column, is_needed) in
-            [("score", score, self.boxes.needs_score()), ("polygon", polygon, rotates)]
+            [("score", columns.score, self.boxes.needs_score()), ("polygon", columns.polygon, rotates)]
         {
             if column.is_none() && is_needed {
                 let message = format!("stage `{name}` needs `{what}` of each box of stage `{}`", input.name);
@@ -234,16 +228,13 @@ impl Crop {
         // What cannot be shown beside the cut.
         let is_taken = |column: &Column| gives.0.iter().any(|own| own.name == column.name);
         let passed: Vec<usize> = (0..rows.0.len()).filter(|at| !is_taken(&rows.0[*at])).collect();
-        let columns: Vec<Column> = passed.iter().map(|at| rows.0[*at].clone()).collect();
-        gives.0.splice(n_own - 1..n_own - 1, columns);
+        gives.0.splice(n_own - 1..n_own - 1, passed.iter().map(|at| rows.0[*at].clone()));
         let turn = match &self.boxes.turn {
             None => None,
             Some(written) => Some(turn_column(rows, written, name, stage)?),
         };
         let list = ListColumns {
-            corners: floats(rows, "box", &[4]).ok_or(Reported)?,
-            score,
-            polygon: polygon.filter(|_| rotates),
+            of_boxes: DetectionColumns { polygon: columns.polygon.filter(|_| rotates), ..columns },
             turn,
             passed,
         };
@@ -305,10 +296,8 @@ fn turn_column(
 
 #[derive(Debug, Clone, Encode, Decode)]
 struct ListColumns {
-    corners: usize,
-    score: Option<usize>,
-    /// Where turned rectangles are cut out.
-    polygon: Option<usize>,
+    /// With a polygon where turned rectangles are cut out.
+    of_boxes: DetectionColumns,
     /// Says what is turned by 180 degrees.
     turn: Option<usize>,
     /// Those that parts have, too.

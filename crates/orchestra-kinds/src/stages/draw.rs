@@ -2,13 +2,13 @@
 
 use bincode::{Decode, Encode};
 use font8x8::UnicodeFonts as _;
-use orchestra_core::data::{ColumnType, OwnedRow, OwnedValue, Pixels, Refusal, Schema, Value};
+use orchestra_core::data::{ColumnType, OwnedRow, Pixels, Refusal, Schema, Value};
 use orchestra_core::shapes::{Emit, RowWork};
-use orchestra_core::{DType, Element};
 use orchestra_plan::{
     Choice as _, Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings,
 };
 
+use super::shared::detections::{Detection, DetectionColumns, finite};
 use crate::picture_encoders::EncoderFormat;
 
 settings! {
@@ -42,12 +42,12 @@ impl Connect for Draw {
             stage.column(0, "pictures first, which a source gives", |c| c.ty == ColumnType::Picture)?;
         let what = "a list of detections second, with a column `box` of f32[4]";
         let fits = |ty: &ColumnType| match ty {
-            ColumnType::List(schema) => Places::of(schema).is_some(),
+            ColumnType::List(schema) => DetectionColumns::of(schema).is_some(),
             _ => false,
         };
         let list = stage.column(1, what, |column| fits(&column.ty))?;
         let ColumnType::List(schema) = &stage.inputs[1].gives.0[list].ty else { return Err(Reported) };
-        let places = Places::of(schema).ok_or(Reported)?;
+        let columns = DetectionColumns::of(schema).ok_or(Reported)?;
         let (format, quality) = (self.format, self.quality);
         let about = match format {
             EncoderFormat::Png => "png".to_owned(),
@@ -62,32 +62,7 @@ impl Connect for Draw {
             settings: self.json(),
             details: vec![about.clone()],
             about: format!("boxes on the picture, {about}"),
-            runs: Runs::map::<Self>(Pen { format, quality, line: self.line, places }, None),
-        })
-    }
-}
-
-/// Where a row of the list has what is drawn.
-#[derive(Debug, Clone, Copy, Encode, Decode)]
-struct Places {
-    corners: usize,
-    label: Option<usize>,
-    class: Option<usize>,
-    score: Option<usize>,
-}
-
-impl Places {
-    fn of(schema: &Schema) -> Option<Self> {
-        let tensor = |name: &str, dtype: DType, n: usize| {
-            let place = schema.position(name)?;
-            let spec = schema.0[place].ty.tensor()?;
-            (spec.dtype == dtype && spec.row_len() == Some(n)).then_some(place)
-        };
-        Some(Self {
-            corners: tensor("box", DType::F32, 4)?,
-            label: schema.position("label").filter(|at| schema.0[*at].ty == ColumnType::Text),
-            class: tensor("class", DType::I64, 1),
-            score: tensor("score", DType::F32, 1),
+            runs: Runs::map::<Self>(Pen { format, quality, line: self.line, columns }, None),
         })
     }
 }
@@ -97,7 +72,7 @@ pub struct Pen {
     format: EncoderFormat,
     quality: u8,
     line: Option<u32>,
-    places: Places,
+    columns: DetectionColumns,
 }
 
 impl RowWork for Pen {
@@ -124,34 +99,16 @@ impl RowWork for Pen {
 
 impl Pen {
     fn detection(&self, n: usize, row: &OwnedRow, line: u32, canvas: &mut Canvas) -> Result<(), Refusal> {
-        let places = self.places;
-        let floats = |at: usize| match row.get(at) {
-            Some(OwnedValue::Tensor { data, .. }) => {
-                data.as_chunks().0.iter().map(|v| f32::from_ne_bytes(*v)).collect()
-            }
-            _ => Vec::new(),
-        };
-        let [left, top, right, bottom] = floats(places.corners)[..] else {
-            return Err(Refusal::result(format!("box {n} has no four corners")));
-        };
-        if ![left, top, right, bottom].iter().all(|v| v.is_finite()) {
-            let place = format!("({left}, {top}, {right}, {bottom})");
-            return Err(Refusal::result(format!("box {n} is {place}, which is no place in a picture")));
-        }
-        let class = places.class.and_then(|at| match row.get(at) {
-            Some(OwnedValue::Tensor { data, dtype, .. }) => Element::read(*dtype, data).to_i64(),
-            _ => None,
-        });
-        let mut text = match places.label.and_then(|at| row.get(at)) {
-            Some(OwnedValue::Text(label)) => label.to_string(),
-            _ => class.map_or_else(String::new, |class| class.to_string()),
-        };
-        if let Some(score) = places.score.and_then(|at| floats(at).first().copied()) {
+        let Detection { corners, score, class, label, .. } = self.columns.read(n, row)?;
+        let [left, top, right, bottom] = finite(n, corners)?;
+        let class_text = || class.map_or_else(String::new, |class| class.to_string());
+        let mut text = label.map_or_else(class_text, str::to_owned);
+        if let Some(score) = score {
             text = format!("{text} {score:.2}").trim_start().to_owned();
         }
         let color = COLORS[class.unwrap_or(0).rem_euclid(COLORS.len() as i64) as usize];
         // What is far outside is cut off here: numbers of pixels fit.
-        let whole = |v: f32| v.clamp(-1e6, 1e6).round() as i64;
+        let whole = |v: f64| v.clamp(-1e6, 1e6).round() as i64;
         let (left, top, right, bottom) = (whole(left), whole(top), whole(right), whole(bottom));
         let line = i64::from(line);
         canvas.frame([left, top, right, bottom], line, color);
@@ -265,6 +222,8 @@ fn glyph(letter: char) -> [u8; 8] {
 mod tests {
     use super::super::shared::testing::apply;
     use super::*;
+    use orchestra_core::DType;
+    use orchestra_core::data::OwnedValue;
 
     #[derive(Debug)]
     struct Gray;
@@ -306,10 +265,11 @@ mod tests {
     }
 
     fn draw(is_png: bool, rows: &[OwnedRow]) -> Result<image::RgbImage, Refusal> {
-        let places = Places { corners: 3, label: Some(0), class: Some(1), score: Some(2) };
+        let columns =
+            DetectionColumns { corners: 3, label: Some(0), class: Some(1), score: Some(2), polygon: None };
         let mut file = Vec::new();
         let format = if is_png { EncoderFormat::Png } else { EncoderFormat::Jpg };
-        let pen = Pen { format, quality: 95, line: Some(2), places };
+        let pen = Pen { format, quality: 95, line: Some(2), columns };
         apply(&pen, &[Value::Picture(&Gray), Value::List(rows)], |row| {
             let [Value::Bytes(bytes)] = row else { panic!("{row:?}") };
             file = bytes.to_vec();

@@ -5,12 +5,13 @@ use std::cell::RefCell;
 use bincode::{Decode, Encode};
 use orchestra_core::data::{OwnedRow, OwnedValue, Pixels, Refusal, TensorView, Value, WriteTensor};
 use orchestra_core::shapes::{Emit, Fan, RowWork};
-use orchestra_core::{DType, Element, ImageSpec, LeftOut, Placement, TensorSpec};
+use orchestra_core::{Element, ImageSpec, LeftOut, Placement, TensorSpec};
 use orchestra_media::{MediaError, PixelRect, Preparer, Quadrilateral};
 
 use super::{Corners, CropBoxes, ListColumns, Outside};
 use crate::elements::read_numbers;
 use crate::stages::shared::box_order::BoxPosition;
+use crate::stages::shared::detections::finite;
 
 /// What cuts boxes out of pictures.
 #[derive(Debug, Encode, Decode)]
@@ -50,8 +51,11 @@ impl RowWork for Cutting {
         if let Some(list) = &self.list {
             numbers = NUMBERS;
             values.clear();
-            for row in rows {
-                list.read(row, values)?;
+            for (n, row) in rows.iter().enumerate() {
+                let of_row = list.of_boxes.read(n, row)?;
+                values.extend(of_row.corners);
+                values.push(of_row.score.unwrap_or_default());
+                values.extend(of_row.polygon.unwrap_or_default());
             }
             if let Some(place) = values.iter().position(|v| v.is_nan()) {
                 return Err(Refusal::result(format!("box {} holds no number: it is NaN", place / NUMBERS)));
@@ -64,7 +68,7 @@ impl RowWork for Cutting {
         }
         picture.with_pixels(&mut |pixels| {
             let picture = [pixels.width, pixels.height];
-            let turns = self.list.as_ref().is_some_and(|list| list.polygon.is_some());
+            let turns = self.list.as_ref().is_some_and(|list| list.of_boxes.polygon.is_some());
             let cuts = match turns {
                 true => self.boxes.quadrilaterals(values, picture),
                 false => self.boxes.rects(values, numbers, picture)?,
@@ -92,27 +96,10 @@ impl RowWork for Cutting {
     }
 }
 
-/// Numbers that are kept of each row of a list: box, score, and the corners of the polygon.
+/// Numbers that are kept of each row of a list: box, score, and the corners of the polygon; those that it lacks are 0.
 const NUMBERS: usize = 13;
 
 impl ListColumns {
-    /// Appends the numbers of a row; those that it lacks are 0.
-    fn read(&self, row: &OwnedRow, values: &mut Vec<f32>) -> Result<(), Refusal> {
-        let columns = [(Some(self.corners), 4), (self.score, 1), (self.polygon, 8)];
-        for (column, n) in columns {
-            let before = values.len();
-            if let Some(column) = column {
-                let data = match row.get(column) {
-                    Some(OwnedValue::Tensor { dtype: DType::F32, data, .. }) if data.len() == n * 4 => data,
-                    _ => return Err(Refusal::result("internal error: a box is none; this is a bug")),
-                };
-                values.extend(data.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)));
-            }
-            values.resize(before + n, 0.0);
-        }
-        Ok(())
-    }
-
     /// Whether what a row stands for is upside down.
     fn turns(&self, row: &OwnedRow) -> bool {
         match self.turn.and_then(|column| row.get(column)) {
@@ -235,12 +222,7 @@ impl CropBoxes {
             if self.threshold.is_some_and(|threshold| score < threshold) {
                 continue;
             }
-            let [a, b, c, d] = [0, 1, 2, 3].map(|at| f64::from(numbers[at]));
-            if ![a, b, c, d].iter().all(|v| v.is_finite()) {
-                return Err(Refusal::result(format!(
-                    "box {n} is ({a}, {b}, {c}, {d}), which is no place in a picture"
-                )));
-            }
+            let [a, b, c, d] = finite(n, [0, 1, 2, 3].map(|at| numbers[at]))?;
             let (left, top, right, bottom) = match self.corners {
                 Corners::Xyxy => (a, b, c, d),
                 Corners::Xywh => (a, b, a + c, b + d),

@@ -5,7 +5,7 @@ use orchestra_core::data::Refusal;
 use serde::Serialize;
 
 use super::dbnet::Dbnet;
-use super::found::{self, Detection};
+use super::found::{self, Candidate};
 use super::layout::{DetectorLayout, OutputTensor};
 use super::lists::{self, Logits};
 use super::yolo;
@@ -55,7 +55,7 @@ impl BoxDecoding {
         &self,
         tensors: &[OutputTensor],
         row: [u32; 2],
-        found: &mut Vec<Detection>,
+        found: &mut Vec<Candidate>,
     ) -> Result<(), Refusal> {
         let (threshold, classes) = (self.threshold, self.classes);
         let scale = if self.is_relative { row.map(f64::from) } else { [1.0; 2] };

@@ -9,7 +9,7 @@ const MOST_CANDIDATES: usize = 30_000;
 
 /// A box with its class, in pixels of the row.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Detection {
+pub struct Candidate {
     pub class: u32,
     pub score: f32,
     /// Left, top, right, bottom.
@@ -18,7 +18,7 @@ pub struct Detection {
     pub rectangle: Option<Rectangle>,
 }
 
-impl Detection {
+impl Candidate {
     pub fn upright(class: u32, score: f32, corners: [f64; 4]) -> Self {
         Self { class, score, corners, rectangle: None }
     }
@@ -30,7 +30,7 @@ impl Detection {
         Self { class, score, corners, rectangle: Some(rectangle) }
     }
 
-    fn overlap(&self, other: &Detection) -> f64 {
+    fn overlap(&self, other: &Candidate) -> f64 {
         match (&self.rectangle, &other.rectangle) {
             (Some(a), Some(b)) => probabilistic_overlap(a, b),
             _ => overlap(&self.corners, &other.corners),
@@ -39,17 +39,17 @@ impl Detection {
 }
 
 /// Sorts by score, best first; equal ones stay in the order of the model. No more than `max` remain.
-pub fn best(found: &mut Vec<Detection>, max: usize) {
+pub fn best(found: &mut Vec<Candidate>, max: usize) {
     found.sort_by(|a, b| compare_numbers(b.score.into(), a.score.into()));
     found.truncate(max);
 }
 
 /// Of boxes of one class that overlap by more than `iou` only the best remains. Best first, no more than `max`.
-pub fn suppress(found: &mut Vec<Detection>, iou: f64, max: usize) {
+pub fn suppress(found: &mut Vec<Candidate>, iou: f64, max: usize) {
     best(found, MOST_CANDIDATES);
-    let mut kept: Vec<Detection> = Vec::new();
+    let mut kept: Vec<Candidate> = Vec::new();
     for candidate in found.iter() {
-        let hides = |k: &Detection| k.class == candidate.class && k.overlap(candidate) > iou;
+        let hides = |k: &Candidate| k.class == candidate.class && k.overlap(candidate) > iou;
         if kept.len() < max && !kept.iter().any(hides) {
             kept.push(*candidate);
         }
@@ -58,7 +58,7 @@ pub fn suppress(found: &mut Vec<Detection>, iou: f64, max: usize) {
 }
 
 /// The probabilistic IoU of two rectangles as normal distributions: 1 - sqrt(1 - `alike`), where `alike` is their Bhattacharyya coefficient
-/// (Llerena and others, "Gaussian Bounding Boxes and Probabilistic Intersection-over-Union for Object Detection", 2021). A rectangle has the
+/// (Llerena and others, "Gaussian Bounding Boxes and Probabilistic Intersection-over-Union for Object Candidate", 2021). A rectangle has the
 /// variances of the points within it, side * side / 12. Those without an area overlap nothing.
 fn probabilistic_overlap(a: &Rectangle, b: &Rectangle) -> f64 {
     if !a.has_area() || !b.has_area() {
@@ -111,8 +111,8 @@ pub fn largest(values: impl Iterator<Item = f32>) -> Option<(usize, f32)> {
 mod tests {
     use super::*;
 
-    fn found(class: u32, score: f32, corners: [f64; 4]) -> Detection {
-        Detection::upright(class, score, corners)
+    fn found(class: u32, score: f32, corners: [f64; 4]) -> Candidate {
+        Candidate::upright(class, score, corners)
     }
 
     #[test]
@@ -136,12 +136,12 @@ mod tests {
     fn turned_boxes_hide_each_other_by_what_they_cover_and_not_by_the_upright_boxes_around_them() {
         let turned = |score, angle: f64| {
             let axis = [angle.cos(), angle.sin()];
-            Detection::turned(0, score, Rectangle { centre: [50.0, 50.0], sides: [40.0, 4.0], axis })
+            Candidate::turned(0, score, Rectangle { centre: [50.0, 50.0], sides: [40.0, 4.0], axis })
         };
         let (one, across) = (turned(0.9, 0.785), turned(0.8, -0.785));
         assert!(overlap(&one.corners, &across.corners) > 0.99 && one.overlap(&across) < 0.2);
         let near = turned(0.7, 0.8);
-        let flat = Detection::turned(0, 0.6, Rectangle { sides: [40.0, 0.0], ..one.rectangle.unwrap() });
+        let flat = Candidate::turned(0, 0.6, Rectangle { sides: [40.0, 0.0], ..one.rectangle.unwrap() });
         let mut all = vec![flat, near, across, one];
         suppress(&mut all, 0.5, 9);
         assert_eq!(all, [one, across, flat]);

@@ -5,7 +5,7 @@ use orchestra_core::data::Refusal;
 use orchestra_plan::choices;
 use serde::Serialize;
 
-use super::found::{Detection, around, largest};
+use super::found::{Candidate, around, largest};
 use super::layout::OutputTensor;
 use super::yolo::class_of;
 
@@ -29,7 +29,7 @@ pub fn scored(
     background: bool,
     scale: [f64; 2],
     threshold: f32,
-    found: &mut Vec<Detection>,
+    found: &mut Vec<Candidate>,
 ) -> Result<(), Refusal> {
     let corners = boxes.rows(4)?;
     let n = corners.len();
@@ -44,7 +44,7 @@ pub fn scored(
         for class in first..classes {
             let score = scores.values[at * step + class * next];
             if score >= threshold {
-                found.push(Detection::upright(class as u32, score, scaled(corners, scale)));
+                found.push(Candidate::upright(class as u32, score, scaled(corners, scale)));
             }
         }
     }
@@ -58,7 +58,7 @@ pub fn labelled(
     labels: &OutputTensor,
     scale: [f64; 2],
     threshold: f32,
-    found: &mut Vec<Detection>,
+    found: &mut Vec<Candidate>,
 ) -> Result<(), Refusal> {
     let corners = boxes.rows(4)?;
     if scores.values.len() != corners.len() || labels.values.len() != corners.len() {
@@ -66,7 +66,7 @@ pub fn labelled(
     }
     for ((corners, score), label) in corners.zip(&scores.values).zip(&labels.values) {
         if *score >= threshold {
-            found.push(Detection::upright(class_of(labels, *label)?, *score, scaled(corners, scale)));
+            found.push(Candidate::upright(class_of(labels, *label)?, *score, scaled(corners, scale)));
         }
     }
     Ok(())
@@ -79,7 +79,7 @@ pub fn queries(
     kind: Logits,
     scale: [f64; 2],
     threshold: f32,
-    found: &mut Vec<Detection>,
+    found: &mut Vec<Candidate>,
 ) -> Result<(), Refusal> {
     let centres = boxes.rows(4)?;
     let [n, classes] = logits.sides()?;
@@ -91,7 +91,7 @@ pub fn queries(
         let corners = around([0, 1, 2, 3].map(|at| f64::from(centre[at]) * scale[at % 2]));
         let mut push = |class: usize, score: f64| {
             if score >= f64::from(threshold) {
-                found.push(Detection::upright(class as u32, score as f32, corners));
+                found.push(Candidate::upright(class as u32, score as f32, corners));
             }
         };
         match kind {
@@ -122,7 +122,7 @@ pub fn tensorflow(
     tensors: &[OutputTensor],
     scale: [f64; 2],
     threshold: f32,
-    found: &mut Vec<Detection>,
+    found: &mut Vec<Candidate>,
 ) -> Result<(), Refusal> {
     let [boxes, scores, classes, rest @ ..] = tensors else {
         return Err(Refusal::result("internal error: an output is missing; this is a bug"));
@@ -135,7 +135,7 @@ pub fn tensorflow(
     for ((corners, score), class) in corners.zip(&scores.values).zip(&classes.values).take(counted) {
         if *score >= threshold {
             let turned = [corners[1], corners[0], corners[3], corners[2]];
-            found.push(Detection::upright(class_of(classes, *class)?, *score, scaled(&turned, scale)));
+            found.push(Candidate::upright(class_of(classes, *class)?, *score, scaled(&turned, scale)));
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ use orchestra_core::{DType, LeftOut, Placement, compare_numbers};
 
 use super::dbnet::{Dbnet, Regions};
 use super::decode::Decoding;
-use super::found::Detection;
+use super::found::Candidate;
 use super::layout::OutputTensor;
 use super::rectangle::Quad;
 use crate::elements::read_numbers;
@@ -26,7 +26,7 @@ pub struct Detecting {
 #[derive(Default)]
 pub struct DetectBuffers {
     tensors: Vec<OutputTensor>,
-    found: Vec<Detection>,
+    found: Vec<Candidate>,
     regions: Regions,
 }
 
@@ -73,7 +73,7 @@ impl RowWork for Detecting {
 impl Detecting {
     fn boxes(
         &self,
-        found: &[Detection],
+        found: &[Candidate],
         placed: Option<&Placement>,
         emit: &mut dyn Emit,
     ) -> Result<Vec<OwnedRow>, Refusal> {

@@ -2,7 +2,7 @@
 
 use orchestra_core::data::Refusal;
 
-use super::found::{Detection, around, largest};
+use super::found::{Candidate, around, largest};
 use super::layout::OutputTensor;
 use super::rectangle::Rectangle;
 
@@ -11,7 +11,7 @@ pub fn objects(
     tensor: &OutputTensor,
     classes: Option<usize>,
     threshold: f32,
-    found: &mut Vec<Detection>,
+    found: &mut Vec<Candidate>,
 ) -> Result<(), Refusal> {
     for numbers in tensor.rows(6)? {
         let object = numbers[4];
@@ -30,7 +30,7 @@ pub fn transposed(
     tensor: &OutputTensor,
     classes: Option<usize>,
     threshold: f32,
-    found: &mut Vec<Detection>,
+    found: &mut Vec<Candidate>,
 ) -> Result<(), Refusal> {
     let [numbers, boxes] = tensor.sides()?;
     if numbers < 5 {
@@ -46,7 +46,7 @@ pub fn transposed(
 }
 
 /// `[4 + classes + angle, boxes]`: as [`transposed`], with the angle in radians, clockwise where y goes down, behind the classes.
-pub fn turned(tensor: &OutputTensor, threshold: f32, found: &mut Vec<Detection>) -> Result<(), Refusal> {
+pub fn turned(tensor: &OutputTensor, threshold: f32, found: &mut Vec<Candidate>) -> Result<(), Refusal> {
     let [numbers, boxes] = tensor.sides()?;
     if numbers < 6 {
         return Err(tensor.refusal("[4 + classes + angle, boxes]"));
@@ -57,7 +57,7 @@ pub fn turned(tensor: &OutputTensor, threshold: f32, found: &mut Vec<Detection>)
             && score >= threshold
         {
             let rectangle = rectangle([0, 1, 2, 3, numbers - 1].map(|number| at(number, n)));
-            found.push(Detection::turned(class as u32, score, rectangle));
+            found.push(Candidate::turned(class as u32, score, rectangle));
         }
     }
     Ok(())
@@ -70,11 +70,11 @@ fn rectangle(numbers: [f32; 5]) -> Rectangle {
 }
 
 /// `[boxes, 6]`: left, top, right, bottom, score, class; suppressed by the model. Numbers behind them (masks, key points) are left alone.
-pub fn end_to_end(tensor: &OutputTensor, threshold: f32, found: &mut Vec<Detection>) -> Result<(), Refusal> {
+pub fn end_to_end(tensor: &OutputTensor, threshold: f32, found: &mut Vec<Candidate>) -> Result<(), Refusal> {
     for numbers in tensor.rows(6)? {
         if numbers[4] >= threshold {
             let corners = [0, 1, 2, 3].map(|at| f64::from(numbers[at]));
-            found.push(Detection::upright(class_of(tensor, numbers[5])?, numbers[4], corners));
+            found.push(Candidate::upright(class_of(tensor, numbers[5])?, numbers[4], corners));
         }
     }
     Ok(())
@@ -84,12 +84,12 @@ pub fn end_to_end(tensor: &OutputTensor, threshold: f32, found: &mut Vec<Detecti
 pub fn end_to_end_turned(
     tensor: &OutputTensor,
     threshold: f32,
-    found: &mut Vec<Detection>,
+    found: &mut Vec<Candidate>,
 ) -> Result<(), Refusal> {
     for numbers in tensor.rows(7)? {
         if numbers[4] >= threshold {
             let rectangle = rectangle([0, 1, 2, 3, 6].map(|at| numbers[at]));
-            found.push(Detection::turned(class_of(tensor, numbers[5])?, numbers[4], rectangle));
+            found.push(Candidate::turned(class_of(tensor, numbers[5])?, numbers[4], rectangle));
         }
     }
     Ok(())
@@ -101,7 +101,7 @@ pub fn grids(
     [width, height]: [u32; 2],
     classes: Option<usize>,
     threshold: f32,
-    found: &mut Vec<Detection>,
+    found: &mut Vec<Candidate>,
 ) -> Result<(), Refusal> {
     const STRIDES: [u32; 3] = [8, 16, 32];
     let cells: usize = STRIDES.iter().map(|s| (width / s) as usize * (height / s) as usize).sum();
@@ -137,7 +137,7 @@ fn push(
     best: Option<(usize, f32)>,
     numbers: &[f32],
     threshold: f32,
-    found: &mut Vec<Detection>,
+    found: &mut Vec<Candidate>,
 ) -> Result<(), Refusal> {
     let Some((class, score)) = best else { return Ok(()) };
     if score.is_nan() {
@@ -145,7 +145,7 @@ fn push(
     }
     if score >= threshold {
         let corners = around([0, 1, 2, 3].map(|at| f64::from(numbers[at])));
-        found.push(Detection::upright(class as u32, score, corners));
+        found.push(Candidate::upright(class as u32, score, corners));
     }
     Ok(())
 }

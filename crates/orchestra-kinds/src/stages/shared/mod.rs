@@ -3,6 +3,7 @@
 pub mod batches;
 pub mod best_classes;
 pub mod box_order;
+pub mod detections;
 pub mod expression;
 pub mod image_settings;
 pub mod largest;
