@@ -30,7 +30,7 @@ crate::named_enum! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchPolicy {
     pub max_batch: usize,
-    /// How long the oldest row waits for company while a worker is free.
+    /// How long the oldest row waits for a batch to fill while a worker is free.
     pub wait: Duration,
 }
 

@@ -130,7 +130,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         self.diags.error(span, message)
     }
 
-    /// A text that is not empty. `None` where it is missing, or wrong and reported; so do all that follow.
+    /// A text that is not empty. This and all below return `None` after reporting: the key is missing, or its value has the wrong type.
     pub fn string(&mut self, key: &str) -> Option<At<String>> {
         let node = &self.entry(key)?.node;
         match &node.value {

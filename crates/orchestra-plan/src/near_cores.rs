@@ -21,13 +21,13 @@ pub(crate) struct PlacedDevice<'a> {
     pub threads: usize,
 }
 
-/// A worker has threads besides those that compute: its heartbeat, and those of CUDA. On a single core they stand in its way, and where
-/// some node has more than one, it is better off anywhere.
+/// The fewest cores of a node that workers are bound to. A worker also has threads for its heartbeat and for CUDA: on a single core they would
+/// take turns with its computation, so it runs anywhere where some node has more.
 const LEAST_CORES: usize = 2;
 
 /// Workers of a GPU stay on the node that it is plugged into: what they copy to it then does not cross from one socket to the other. CPU
-/// devices are spread over the nodes if there are as many as nodes. Where a node has fewer cores for us than the workers that belong there
-/// have threads (a cpuset may leave one core of 48), they run anywhere: to wait for a core costs more than to cross. Loaders
+/// devices are spread over the nodes if there are as many as nodes. Where a node has fewer cores for us than its workers
+/// have threads (a cpuset may leave one core of 48), they run anywhere: waiting for a core costs more than crossing. Loaders
 /// stay on the node of the GPUs if all of them are on the same and it has a core for each loader; else they need all cores, and a batch
 /// has rows of many of them anyway.
 pub(crate) fn near(

@@ -275,8 +275,8 @@ pub enum KnownItems {
     OfFirst(u64),
 }
 
-/// Of the window of a pipeline: items that may be on their way from the models to the disk. Several hundred of them come together in
-/// one commit, while as many again are on their way.
+/// The part of a pipeline's window for items between the models and the disk. One commit takes several hundred of them, while as many again
+/// come in.
 pub const BETWEEN_COMMITS: usize = 2048;
 
 /// A connected graph.

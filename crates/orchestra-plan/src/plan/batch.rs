@@ -85,7 +85,7 @@ pub struct BatchPlan {
     pub max_batch: usize,
     /// The only batch size the model accepts, if it has one (then equal to `max_batch`): smaller batches are padded.
     pub fixed_batch: Option<usize>,
-    /// How long the oldest item waits for company.
+    /// How long the oldest item waits for the batch to fill.
     pub wait: Duration,
     /// The batch size that a worker on a GPU runs once before it is ready, and that smaller batches are padded to; `None` on the CPU.
     pub padded_to: Option<usize>,

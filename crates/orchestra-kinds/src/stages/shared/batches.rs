@@ -13,7 +13,7 @@ settings! {
         /// the most rows that the model runs at once
         #[range(1, MAX_BATCH)]
         max: Option<At<u64>> => "by device",
-        /// how long the oldest item waits for company
+        /// how long the oldest item waits for the batch to fill
         wait: Duration = "5ms",
     }
 }
