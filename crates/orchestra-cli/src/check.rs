@@ -33,7 +33,7 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
     let code = planning::code(&diagnostics);
     let mut plan = plan.filter(|_| code == ExitCode::Done);
     let counted_items = match &mut plan {
-        Some(plan) if plan.late.is_none() && !*offline => item_counts::count(plan),
+        Some(plan) if plan.deferred.is_none() && !*offline => item_counts::count(plan),
         _ => Ok(()),
     };
     if args.json {
@@ -51,7 +51,7 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
         stdout::print(&format!("{file}: no errors so far: not all of it was looked at\n"))?;
     }
     if let Some(plan) = plan {
-        if let Some(late) = &plan.late {
+        if let Some(late) = &plan.deferred {
             let tasks = counted(plan.tasks.tasks.len() as u64, "task", "tasks");
             let (file, late) = (file.display(), late.in_words());
             stdout::print(&format!("{file}: no errors so far: {tasks}; {late}\n"))?;

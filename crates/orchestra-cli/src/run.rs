@@ -71,7 +71,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
         (false, false) => Earlier::GoOn,
     };
     // Failed items are looked for when their sources are planned.
-    let is_early = plan.late.is_some();
+    let is_early = plan.deferred.is_some();
     let earlier = if is_early && asked == Earlier::RetryFailed { Earlier::GoOn } else { asked };
     let ended = match command.part(plan, earlier, None)? {
         PartEnd::Ended(first) if first.outcome.goes_on => {
@@ -156,7 +156,7 @@ impl RunCommand<'_> {
             orchestra::prepare_with(Arc::clone(&plan), earlier, None, version).map_err(not_started)?;
         self.open_logs(&plan, &prepared.run_id)?;
         retry::keep_command(&plan.output);
-        for reason in plan.reasons.iter().chain(&plan.late.as_ref().map(|late| late.in_words())) {
+        for reason in plan.reasons.iter().chain(&plan.deferred.as_ref().map(|late| late.in_words())) {
             tracing::info!(%reason, "planned");
         }
         if let Some(code) = prepared.nothing_to_do().filter(|_| args.only.is_empty()) {

@@ -198,8 +198,8 @@ impl Value<'_> {
     /// Calls `f` with the tensor, which is written first where it lies nowhere yet.
     pub fn with_tensor<R>(
         &self,
-        f: impl FnOnce(&TensorView<'_>) -> Result<R, Refusal>,
-    ) -> Result<R, Refusal> {
+        f: impl FnOnce(&TensorView<'_>) -> Result<R, ItemError>,
+    ) -> Result<R, ItemError> {
         match self {
             Value::Tensor(view) => f(view),
             Value::Unwritten(tensor) => {
@@ -209,8 +209,8 @@ impl Value<'_> {
                 tensor.write(&mut data)?;
                 f(&TensorView { name: &spec.name, dtype: spec.dtype, shape: &shape, data: &data })
             }
-            Value::Missing(name) => Err(Refusal::missing(name)),
-            _ => Err(Refusal::result("internal error: expected a tensor; this is a bug")),
+            Value::Missing(name) => Err(ItemError::missing(name)),
+            _ => Err(ItemError::result("internal error: expected a tensor; this is a bug")),
         }
     }
 }
@@ -238,54 +238,55 @@ pub trait WriteTensor {
     /// Name, element type and shape. All dimensions of the row are fixed.
     fn spec(&self) -> &TensorSpec;
     /// Writes every byte of `row`, which is `spec().row_bytes()` long and may hold anything before.
-    fn write(&self, row: &mut [u8]) -> Result<(), Refusal>;
+    fn write(&self, row: &mut [u8]) -> Result<(), ItemError>;
     /// Writes every byte of the smaller form, where there is one (`Map::packing`).
     ///
     /// # Errors
     /// As `write`, or there is no smaller form.
-    fn write_packed(&self, packed: &mut [u8]) -> Result<(), Refusal> {
+    fn write_packed(&self, packed: &mut [u8]) -> Result<(), ItemError> {
         let _ = packed;
-        Err(Refusal::result("internal error: a tensor has no smaller form; this is a bug"))
+        Err(ItemError::result("internal error: a tensor has no smaller form; this is a bug"))
     }
 }
 
 /// See [`Picture::copy_pixels`].
-pub type CopyPixels<'a> = dyn FnMut([u32; 2], usize, &dyn Fn(&mut [u8])) -> Result<(), Refusal> + 'a;
+pub type CopyPixels<'a> = dyn FnMut([u32; 2], usize, &dyn Fn(&mut [u8])) -> Result<(), ItemError> + 'a;
 
 /// A picture, which is decoded when it is first needed.
 pub trait Picture {
     /// Decodes it, unless it is. With `row` it may be decoded to a fraction of its size, if that setting is `fast` and the row is much
     /// smaller; without, in full.
-    fn decode(&self, row: Option<&ImageSpec>) -> Result<(), Refusal> {
+    fn decode(&self, row: Option<&ImageSpec>) -> Result<(), ItemError> {
         let _ = row;
         Ok(())
     }
     /// Writes it as one row of `spec`.
-    fn write_row(&self, spec: &ImageSpec, row: &mut [u8]) -> Result<(), Refusal> {
+    fn write_row(&self, spec: &ImageSpec, row: &mut [u8]) -> Result<(), ItemError> {
         let _ = (spec, row);
-        Err(Refusal::result("internal error: a picture that is decoded is read as pixels; this is a bug"))
+        Err(ItemError::result("internal error: a picture that is decoded is read as pixels; this is a bug"))
     }
     /// Shows its pixels, decoded in full.
-    fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal>;
+    fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), ItemError>)
+    -> Result<(), ItemError>;
     /// Gives its width and height, its channels, and what copies its pixels to memory of `width * height * channels` bytes.
-    fn copy_pixels(&self, copy: &mut CopyPixels<'_>) -> Result<(), Refusal> {
+    fn copy_pixels(&self, copy: &mut CopyPixels<'_>) -> Result<(), ItemError> {
         self.with_pixels(&mut |pixels| {
             let Pixels { width, height, channels, bytes } = pixels;
             copy([width, height], channels, &|place: &mut [u8]| place.copy_from_slice(bytes))
         })
     }
     /// Its width and height in pixels, upright and in full. Decodes it, unless it is.
-    fn size(&self) -> Result<[u32; 2], Refusal>;
+    fn size(&self) -> Result<[u32; 2], ItemError>;
     /// How many pages its file has, each a picture.
-    fn n_pages(&self) -> Result<usize, Refusal> {
-        Err(Refusal::result("internal error: the file of a picture is not at hand; this is a bug"))
+    fn n_pages(&self) -> Result<usize, ItemError> {
+        Err(ItemError::result("internal error: the file of a picture is not at hand; this is a bug"))
     }
     /// Shows a page of its file, from 0, as a picture.
     fn with_page(
         &self,
         page: usize,
-        show: &mut dyn FnMut(&dyn Picture) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
+        show: &mut dyn FnMut(&dyn Picture) -> Result<(), ItemError>,
+    ) -> Result<(), ItemError> {
         let _ = (page, show);
         self.n_pages().map(drop)
     }
@@ -309,11 +310,14 @@ pub struct Pixels<'a> {
 }
 
 impl Picture for Pixels<'_> {
-    fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
+    fn with_pixels(
+        &self,
+        show: &mut dyn FnMut(Pixels<'_>) -> Result<(), ItemError>,
+    ) -> Result<(), ItemError> {
         show(*self)
     }
 
-    fn size(&self) -> Result<[u32; 2], Refusal> {
+    fn size(&self) -> Result<[u32; 2], ItemError> {
         Ok([self.width, self.height])
     }
 }
@@ -349,7 +353,7 @@ impl OwnedValue {
     ///
     /// # Errors
     /// The value cannot be made, or is a picture.
-    pub fn copy_of(value: &Value<'_>) -> Result<Self, Refusal> {
+    pub fn copy_of(value: &Value<'_>) -> Result<Self, ItemError> {
         Ok(match value {
             Value::Tensor(_) | Value::Unwritten(_) => value.with_tensor(|view| {
                 Ok(OwnedValue::Tensor {
@@ -359,7 +363,7 @@ impl OwnedValue {
                     data: view.data.into(),
                 })
             })?,
-            Value::Picture(_) => return Err(Refusal::result("a picture cannot be kept here")),
+            Value::Picture(_) => return Err(ItemError::result("a picture cannot be kept here")),
             Value::Labels(labels) => {
                 OwnedValue::Labels(labels.iter().map(|l| (l.label.into(), l.class, l.score)).collect())
             }
@@ -420,13 +424,13 @@ pub fn with_values(row: &[OwnedValue], show: &mut dyn FnMut(&[Value<'_>])) {
 
 /// Why a value cannot be made of an item.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub struct Refusal {
+pub struct ItemError {
     pub kind: FailureKind,
     /// What exactly, as a lowercase fragment.
     pub error: String,
 }
 
-impl Refusal {
+impl ItemError {
     /// A refusal of kind [`FailureKind::Result`].
     pub fn result(error: impl Into<String>) -> Self {
         Self { kind: FailureKind::Result, error: error.into() }

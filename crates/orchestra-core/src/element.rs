@@ -5,7 +5,7 @@ use std::fmt;
 
 use half::f16;
 
-use crate::data::{Refusal, TensorView};
+use crate::data::{ItemError, TensorView};
 use crate::tensor::DType;
 
 /// An element, in the type that shows it without loss.
@@ -178,16 +178,16 @@ impl TensorView<'_> {
     ///
     /// # Errors
     /// That type cannot hold one of them; or there are more or fewer than `to` takes.
-    pub fn write_as(&self, dtype: DType, to: &mut [u8]) -> Result<(), Refusal> {
+    pub fn write_as(&self, dtype: DType, to: &mut [u8]) -> Result<(), ItemError> {
         let mut converted = Vec::with_capacity(to.len());
         for (place, bytes) in self.data.chunks_exact(self.dtype.size_bytes()).enumerate() {
             Element::read(self.dtype, bytes).append(dtype, &mut converted).map_err(|why| {
-                Refusal::result(format!("`{}` goes on as {dtype}, and at place {place} {why}", self.name))
+                ItemError::result(format!("`{}` goes on as {dtype}, and at place {place} {why}", self.name))
             })?;
         }
         if converted.len() != to.len() {
             let (name, given, expected) = (self.name, converted.len(), to.len());
-            return Err(Refusal::result(format!(
+            return Err(ItemError::result(format!(
                 "`{name}` has {given} bytes, and the next stage takes {expected}"
             )));
         }

@@ -3,7 +3,7 @@
 use bincode::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
-use crate::data::{Refusal, TensorView, Value, fixed_tensor};
+use crate::data::{ItemError, TensorView, Value, fixed_tensor};
 use crate::tensor::{DType, TensorSpec};
 
 /// The map from a row of pixels to the whole picture behind it. Points are in pixels and parts of them: the left edge of the first pixel is 0.
@@ -69,7 +69,7 @@ impl Placement {
     ///
     /// # Errors
     /// It is none, or has a side without a pixel or a number that is none.
-    pub fn of(value: &Value<'_>) -> Result<Self, Refusal> {
+    pub fn of(value: &Value<'_>) -> Result<Self, ItemError> {
         let read = |view: &TensorView<'_>| {
             let numbers = view.data.as_chunks::<8>().0;
             let [a, b, c, d, map @ ..] = numbers else { return None };
@@ -80,7 +80,7 @@ impl Placement {
             to_picture.iter().all(|n| n.is_finite()).then_some(Self { row, picture, to_picture })
         };
         value.with_tensor(|view| {
-            read(view).ok_or_else(|| Refusal::result("internal error: a placement is none; this is a bug"))
+            read(view).ok_or_else(|| ItemError::result("internal error: a placement is none; this is a bug"))
         })
     }
 }

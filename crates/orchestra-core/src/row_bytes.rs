@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bincode::{BorrowDecode, Encode};
 
-use crate::data::{Label, OwnedRow, OwnedValue, Refusal, TensorView, Value};
+use crate::data::{ItemError, Label, OwnedRow, OwnedValue, TensorView, Value};
 use crate::tensor::DType;
 use crate::wire;
 
@@ -32,7 +32,7 @@ pub enum StoredValue<'a> {
 impl<'a> StoredValue<'a> {
     /// # Errors
     /// The value cannot be made, or is a picture.
-    pub fn of(value: &Value<'a>) -> Result<Self, Refusal> {
+    pub fn of(value: &Value<'a>) -> Result<Self, ItemError> {
         Ok(match value {
             Value::Tensor(TensorView { name, dtype, shape, data }) => Self::Tensor {
                 name: Cow::Borrowed(name),
@@ -58,7 +58,7 @@ impl<'a> StoredValue<'a> {
 
     /// # Errors
     /// The value is a picture, or holds one.
-    pub fn of_owned(value: &'a OwnedValue) -> Result<Self, Refusal> {
+    pub fn of_owned(value: &'a OwnedValue) -> Result<Self, ItemError> {
         Ok(match value {
             OwnedValue::Picture(_) => return Err(picture()),
             OwnedValue::Labels(labels) => {
@@ -72,7 +72,7 @@ impl<'a> StoredValue<'a> {
         })
     }
 
-    fn of_list(rows: &'a [OwnedRow]) -> Result<Self, Refusal> {
+    fn of_list(rows: &'a [OwnedRow]) -> Result<Self, ItemError> {
         let row = |row: &'a OwnedRow| row.iter().map(Self::of_owned).collect();
         Ok(Self::List(rows.iter().map(row).collect::<Result<_, _>>()?))
     }
@@ -97,20 +97,20 @@ impl<'a> StoredValue<'a> {
     }
 }
 
-fn picture() -> Refusal {
-    Refusal::result("internal error: a picture cannot be kept; this is a bug")
+fn picture() -> ItemError {
+    ItemError::result("internal error: a picture cannot be kept; this is a bug")
 }
 
 /// Appends a value in the form that [`read`] takes.
-pub fn write(value: &impl Encode, out: &mut Vec<u8>) -> Result<(), Refusal> {
+pub fn write(value: &impl Encode, out: &mut Vec<u8>) -> Result<(), ItemError> {
     wire::encode_into(value, out)
-        .map_err(|error| Refusal::result(format!("what is kept of it cannot be written: {error}")))
+        .map_err(|error| ItemError::result(format!("what is kept of it cannot be written: {error}")))
 }
 
 /// The value at the beginning of what [`write`] wrote, and how many bytes it has.
-pub fn read<'a, T: BorrowDecode<'a, ()>>(bytes: &'a [u8]) -> Result<(T, usize), Refusal> {
+pub fn read<'a, T: BorrowDecode<'a, ()>>(bytes: &'a [u8]) -> Result<(T, usize), ItemError> {
     wire::decode_first(bytes)
-        .map_err(|error| Refusal::result(format!("what was kept of the rows is damaged: {error}")))
+        .map_err(|error| ItemError::result(format!("what was kept of the rows is damaged: {error}")))
 }
 
 #[cfg(test)]

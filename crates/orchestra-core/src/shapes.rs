@@ -14,7 +14,7 @@ use bincode::{Decode, Encode};
 use serde::Serialize;
 
 use crate::collect::Part;
-use crate::data::{OwnedRow, Refusal, Value};
+use crate::data::{ItemError, OwnedRow, Value};
 use crate::ids::ItemId;
 use crate::left_out::LeftOut;
 use crate::wire;
@@ -78,7 +78,7 @@ pub trait Map: fmt::Debug + Send + Sync {
     fn cost(&self) -> usize;
     /// What a loader process needs to do its work there. Without it, it works in the process of the run, which is only for code that is
     /// trusted with what files hold.
-    fn in_loader(&self) -> Option<KindSettings> {
+    fn to_wire(&self) -> Option<KindSettings> {
         None
     }
 
@@ -97,24 +97,24 @@ pub trait Packing: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// A length that is not that of the form or of the tensor.
-    fn unpack(&self, packed: &[u8], row: &mut [u8]) -> Result<(), Refusal>;
+    fn unpack(&self, packed: &[u8], row: &mut [u8]) -> Result<(), ItemError>;
 }
 
 pub trait MapRun: Send {
     /// Makes rows of one. `inputs` are the columns that the stage said it reads, in that order. An error of `emit` is passed on as it is.
-    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal>;
+    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), ItemError>;
 }
 
 /// Takes the rows that a map makes.
 pub trait Emit {
     /// So many rows follow. For maps with [`Fan::Parts`], before the first row.
-    fn parts(&mut self, n: usize) -> Result<(), Refusal>;
+    fn parts(&mut self, n: usize) -> Result<(), ItemError>;
 
     /// The next row, in the order of the columns that the stage gives.
     ///
     /// # Errors
     /// What reads the row has failed the item: stop, and pass this on.
-    fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal>;
+    fn row(&mut self, row: &[Value<'_>]) -> Result<(), ItemError>;
 
     /// The map makes nothing of `n` of these, which the row holds: that is counted.
     fn left_out(&mut self, what: LeftOut, n: u64) {
@@ -125,7 +125,7 @@ pub trait Emit {
 /// Makes one row of the rows of all parts of a token.
 pub trait Fold: fmt::Debug + Send + Sync {
     /// `parts` are in the order in which they were made. Parts that were dropped on the way are absent.
-    fn fold(&self, parts: Vec<OwnedRow>) -> Result<OwnedRow, Refusal>;
+    fn fold(&self, parts: Vec<OwnedRow>) -> Result<OwnedRow, ItemError>;
 }
 
 /// Makes rows of the rows of all items of a run.
@@ -133,7 +133,7 @@ pub trait Fold: fmt::Debug + Send + Sync {
 /// What a row adds to the result is its contribution: bytes, kept on disk with the commit of the item until they are folded.
 pub trait Reduce: fmt::Debug + Send + Sync {
     /// Appends the contribution of one row. On an error `out` may hold a part of it, which the caller cuts off.
-    fn contribute(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal>;
+    fn contribute(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), ItemError>;
 
     /// What becomes of the contributions.
     fn reduction(&self) -> Reduction<'_>;
@@ -151,25 +151,25 @@ pub enum Reduction<'a> {
 /// Makes states of contributions.
 pub trait Merge: fmt::Debug {
     /// The state that was saved so; of nothing, the state without a contribution.
-    fn state<'a>(&'a self, saved: Option<&[u8]>) -> Result<Box<dyn MergeState + 'a>, Refusal>;
+    fn state<'a>(&'a self, saved: Option<&[u8]>) -> Result<Box<dyn MergeState + 'a>, ItemError>;
 }
 
 /// Contributions that are merged. It is the same in whatever order they came, as long as those of an item come together.
 pub trait MergeState {
     /// Adds a contribution of this item.
-    fn add(&mut self, item: ItemId, contribution: &[u8]) -> Result<(), Refusal>;
+    fn add(&mut self, item: ItemId, contribution: &[u8]) -> Result<(), ItemError>;
 
     /// What [`Merge::state`] makes it of again.
-    fn save(&self) -> Result<Vec<u8>, Refusal>;
+    fn save(&self) -> Result<Vec<u8>, ItemError>;
 
     /// The rows of the result, always in the same order.
-    fn rows(&self) -> Result<Vec<ReducedRow>, Refusal>;
+    fn rows(&self) -> Result<Vec<ReducedRow>, ItemError>;
 }
 
 /// Makes rows of contributions.
 pub trait InOrder: fmt::Debug {
     /// The row of a contribution.
-    fn row(&self, contribution: &[u8]) -> Result<ReducedRow, Refusal>;
+    fn row(&self, contribution: &[u8]) -> Result<ReducedRow, ItemError>;
 
     /// Joins contributions, where that is the result.
     fn join(&self) -> Option<Box<dyn Join>> {
@@ -183,10 +183,10 @@ pub trait Join {
     ///
     /// # Errors
     /// The bytes are no contribution, or it does not go with those before it.
-    fn add(&mut self, contribution: &[u8]) -> Result<(), Refusal>;
+    fn add(&mut self, contribution: &[u8]) -> Result<(), ItemError>;
 
     /// The rows of the result; none where nothing was added.
-    fn rows(self: Box<Self>) -> Result<Vec<ReducedRow>, Refusal>;
+    fn rows(self: Box<Self>) -> Result<Vec<ReducedRow>, ItemError>;
 }
 
 /// A row of the result of a [`Reduce`].
@@ -202,8 +202,8 @@ pub struct ReducedRow {
 pub trait Fetch: fmt::Debug + Send + Sync {
     /// What one thread needs for it.
     fn start(&self) -> Box<dyn FetchRun>;
-    /// As [`Map::in_loader`].
-    fn in_loader(&self) -> Option<KindSettings> {
+    /// As [`Map::to_wire`].
+    fn to_wire(&self) -> Option<KindSettings> {
         None
     }
     /// What it reaches beside files. Without it, its process has no network, and none of the variables.
@@ -246,7 +246,7 @@ impl Network {
 
 pub trait FetchRun: Send {
     /// Reads the item that `locator` names. Gives the bytes read.
-    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal>;
+    fn fetch(&mut self, locator: &[u8]) -> Result<u64, ItemError>;
 
     /// Shows the row of the item that was read last, in the order of the columns that the source gives.
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>]));
@@ -296,7 +296,7 @@ pub trait Encoder: fmt::Debug + Send + Sync {
     }
 
     /// Appends the record of one row. On an error `out` may hold a part of it, which the caller cuts off.
-    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal>;
+    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), ItemError>;
 
     /// Makes files of many records, where a file cannot grow by one.
     fn part_files(&self) -> Option<&dyn PartFiles> {
@@ -315,5 +315,5 @@ pub trait PartFiles: fmt::Debug + Send + Sync {
     }
 
     /// All of a file that holds these records, in this order.
-    fn file(&self, records: &[&[u8]]) -> Result<Vec<u8>, Refusal>;
+    fn file(&self, records: &[&[u8]]) -> Result<Vec<u8>, ItemError>;
 }

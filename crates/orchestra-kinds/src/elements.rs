@@ -1,6 +1,6 @@
 //! Elements of tensors as numbers: those that a stage computes with, and as sinks write them.
 
-use orchestra_core::data::{Refusal, TensorView};
+use orchestra_core::data::{ItemError, TensorView};
 use orchestra_core::{DType, Element};
 use serde::{Serialize, Serializer};
 
@@ -92,20 +92,20 @@ macro_rules! with_number {
 pub(crate) use with_number;
 
 /// That of a stage that computes with a tensor, and finds NaN in it.
-pub fn no_number(name: &str, place: usize) -> Refusal {
-    Refusal::result(format!("`{name}` holds no number at place {place}: it is NaN"))
+pub fn no_number(name: &str, place: usize) -> ItemError {
+    ItemError::result(format!("`{name}` holds no number at place {place}: it is NaN"))
 }
 
 /// That of a stage whose results are `f32`, and which would make an infinity of a number.
-pub fn too_large(name: &str, number: f64, place: usize) -> Refusal {
-    Refusal::result(format!("`{name}` holds {number} at place {place}, which is too large for f32"))
+pub fn too_large(name: &str, number: f64, place: usize) -> ItemError {
+    ItemError::result(format!("`{name}` holds {number} at place {place}, which is too large for f32"))
 }
 
 /// All elements as `f32`, in order: how stages read numbers whose results are `f32`.
 ///
 /// # Errors
 /// One of them is NaN, or a number that is too large for `f32`.
-pub fn read_numbers(tensor: &TensorView<'_>, values: &mut Vec<f32>) -> Result<(), Refusal> {
+pub fn read_numbers(tensor: &TensorView<'_>, values: &mut Vec<f32>) -> Result<(), ItemError> {
     values.clear();
     match tensor.dtype {
         // By far the most common, and worth its own loop.

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 use orchestra_core::shapes::Network;
 use orchestra_core::{FailureKind, credentials};
 use orchestra_plan::ObjectAccess;
@@ -199,21 +199,21 @@ pub enum TroubleKind {
 
 impl Trouble {
     /// What an item ends with that lies in this object.
-    pub fn refusal(self, url: &[u8]) -> Refusal {
+    pub fn refusal(self, url: &[u8]) -> ItemError {
         let kind = match self.kind {
             TroubleKind::Store | TroubleKind::Refused => FailureKind::Unreachable,
             TroubleKind::Missing | TroubleKind::Object | TroubleKind::Question | TroubleKind::Settings => {
                 FailureKind::Read
             }
         };
-        Refusal { kind, error: format!("cannot read `{}`: {}", String::from_utf8_lossy(url), self.reason) }
+        ItemError { kind, error: format!("cannot read `{}`: {}", String::from_utf8_lossy(url), self.reason) }
     }
 
     /// Why what lies there cannot be listed.
     pub fn list_error(self, url: &str) -> ListError {
         let trouble = match self.kind {
             TroubleKind::Store | TroubleKind::Question => StoreTrouble::Passing,
-            TroubleKind::Refused => StoreTrouble::Refusal,
+            TroubleKind::Refused => StoreTrouble::ItemError,
             TroubleKind::Missing | TroubleKind::Object | TroubleKind::Settings => StoreTrouble::Mistake,
         };
         ListError::Store { url: url.to_owned(), reason: self.reason, help: self.help, trouble }
@@ -226,7 +226,7 @@ pub trait ReadObject: Send {
     fn head(&mut self, url: &[u8]) -> Result<(u64, u32), Trouble>;
 
     /// Reads the object into `buffer`, none of more than [`crate::sources::reading::limits::LARGEST_FILE_BYTES`].
-    fn read(&mut self, url: &[u8], buffer: &mut Vec<u8>) -> Result<(), Refusal>;
+    fn read(&mut self, url: &[u8], buffer: &mut Vec<u8>) -> Result<(), ItemError>;
 
     /// Reads `len` bytes from `at` on into `buffer`. The caller has checked `len`, which is not 0.
     fn read_part(&mut self, url: &[u8], at: u64, len: u64, buffer: &mut Vec<u8>) -> Result<(), Trouble>;
@@ -249,7 +249,7 @@ impl ReadObject for NoReader {
         Err(Trouble { reason: BUILD_IT.to_owned(), help: String::new(), kind: TroubleKind::Settings })
     }
 
-    fn read(&mut self, url: &[u8], _: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn read(&mut self, url: &[u8], _: &mut Vec<u8>) -> Result<(), ItemError> {
         self.head(url).map(drop).map_err(|trouble| trouble.refusal(url))
     }
 

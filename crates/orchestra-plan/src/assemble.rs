@@ -5,13 +5,13 @@ use std::path::Path;
 use orchestra_core::{DeviceSpec, PipelineId};
 use orchestra_store::ListingSpec;
 
+use crate::cpu_affinity::{PlacedDevice, cpu_affinity};
 use crate::cx::Cx;
 use crate::devices::Device;
 use crate::diagnostics::Reported;
 use crate::fingerprint::fingerprint;
 use crate::host::MachineView;
 use crate::memory::{LOADER_BYTES, SlotMemory, fewer_loaders};
-use crate::near_cores::{PlacedDevice, near};
 use crate::pipelines::{Pipelines, loader_threads};
 use crate::place::of_shares;
 use crate::plan::{
@@ -40,23 +40,23 @@ pub(crate) fn assemble(
     let stages: Vec<StagePlan> = stages.collect::<Option<_>>().ok_or(Reported)?;
     let used: Vec<_> = devices.iter().enumerate().map(|(at, device)| placed(&stages, at, device)).collect();
     let nodes = machine.map_or(&[][..], |m| &m.nodes);
-    let near = near(&used, nodes, loader_threads, &mut cx.reasons);
+    let affinity = cpu_affinity(&used, nodes, loader_threads, &mut cx.reasons);
     let sources = workflow.sources[..workflow.n_sources].iter();
     let sources = sources.zip(&pipelines.of_sources).map(|(node, pipeline)| source_plan(node, *pipeline));
     let models = workflow.models[..workflow.n_models].iter();
     let models = models.map(|model| Some(model.known.as_ref()?.plan.clone()));
     let sinks = workflow.sinks.iter().map(|sink| sink_plan(sink, &pipelines));
     let headroom = workflow.devices.headroom;
-    let device_plan = |(device, near): (&Device, _)| DevicePlan {
+    let device_plan = |(device, cpu_affinity): (&Device, _)| DevicePlan {
         spec: DeviceSpec { name: device.name.clone(), kind: device.kind.clone() },
         product: device.product.clone(),
         memory: device.memory.map(|(total, free)| {
             let of_shares = of_shares(Some(&tasks), device);
             DeviceMemory { total, free, headroom, of_shares }
         }),
-        near,
+        cpu_affinity,
     };
-    let devices = devices.iter().zip(near.devices).map(device_plan).collect();
+    let devices = devices.iter().zip(affinity.devices).map(device_plan).collect();
     let stem = || file.file_stem().map_or_else(|| "workflow".into(), |s| s.to_string_lossy().into_owned());
     let mut plan = Plan {
         name: workflow.name.clone().unwrap_or_else(stem),
@@ -67,14 +67,14 @@ pub(crate) fn assemble(
         sinks: sinks.collect::<Option<_>>().ok_or(Reported)?,
         devices,
         tasks,
-        late: None,
+        deferred: None,
         pipelines: Vec::new(),
         limits: workflow.limits.clone(),
         telemetry: workflow.telemetry.clone(),
         loader_threads,
         loader_bytes: LOADER_BYTES,
         bytes_left: 2 * LOADER_BYTES,
-        loaders_near: near.loaders,
+        loader_affinity: affinity.loaders,
         fingerprint: Vec::new(),
         reasons: std::mem::take(&mut cx.reasons),
         file: file.to_owned(),

@@ -13,7 +13,7 @@ use crate::pipelines::Pipelines;
 use crate::place::place;
 use crate::plan::{Plan, TaskPlan, TasksPlan};
 use crate::rules::read_outputs::keep_read_outputs;
-use crate::tasks::{self, Instance, Late};
+use crate::tasks::{self, Deferred, Instance};
 use crate::tree::Table;
 use crate::workflow::{self, Workflow};
 use crate::{connect, graph, requests, sinks, sources, tree, variables};
@@ -81,7 +81,7 @@ fn plan_file(mut tree: Table, file: &Path, options: &PlanOptions, cx: &mut Cx<'_
     variables::fill_in(&mut tree, cx);
     let raw_tasks = workflow::tasks_as_written(&tree, &mut cx.diags);
     let instances = tasks::instances(&raw_tasks, cx);
-    let late = Late::fill(&mut tree, &raw_tasks, instances.as_deref().unwrap_or_default(), cx);
+    let deferred = Deferred::fill(&mut tree, &raw_tasks, instances.as_deref().unwrap_or_default(), cx);
     let mut workflow = workflow::read(&tree, raw_tasks, &cx.host.kinds(), &mut cx.diags);
     sinks::find_files(&mut workflow.sinks, cx);
     let machine = machine(options, cx);
@@ -94,9 +94,9 @@ fn plan_file(mut tree: Table, file: &Path, options: &PlanOptions, cx: &mut Cx<'_
     let mut tasks = instances.and_then(|instances| {
         expand_tasks(&workflow, instances, machine.as_ref(), devices.as_ref().ok(), cx)
     });
-    let is_early = !late.is_empty() && !are_done(&late, tasks.as_ref().ok(), options, cx);
+    let is_early = !deferred.is_empty() && !are_done(&deferred, tasks.as_ref().ok(), options, cx);
     if is_early {
-        workflow.defer(|section, name| late.has(section, name));
+        workflow.defer(|section, name| deferred.has(section, name));
     }
     graph::resolve(&mut workflow, cx);
     connect::connect(&mut workflow, cx);
@@ -117,15 +117,15 @@ fn plan_file(mut tree: Table, file: &Path, options: &PlanOptions, cx: &mut Cx<'_
     if is_early {
         let pipelines = Pipelines::of(&workflow);
         pipelines.own_limits(&workflow, cx)?;
-        let late = late.plan(&tasks, pipelines.names);
+        let deferred = deferred.plan(&tasks, pipelines.names);
         cx.reasons.clear();
         let plan = assemble(workflow.of_tasks_alone(), &[], machine.as_ref(), tasks, file, cx)?;
-        return Ok(Plan { late: Some(late), ..plan });
+        return Ok(Plan { deferred: Some(deferred), ..plan });
     }
     NoEffect { tree: &tree, workflow: &workflow, devices: &devices }.warn(cx);
-    let outputs = match late.is_empty() {
+    let outputs = match deferred.is_empty() {
         true => Vec::new(),
-        false => late.outputs(&tasks, &cx.host.task_history(&tasks, &cx.output)),
+        false => deferred.outputs(&tasks, &cx.host.task_history(&tasks, &cx.output)),
     };
     let mut plan = assemble(workflow, &devices, machine.as_ref(), tasks, file, cx)?;
     plan.fingerprint.extend(outputs);
@@ -154,18 +154,18 @@ fn expand_tasks(
 }
 
 /// Whether the tasks have ended well whose values the tables of items use.
-fn are_done(late: &Late, tasks: Option<&TasksPlan>, options: &PlanOptions, cx: &mut Cx<'_>) -> bool {
+fn are_done(deferred: &Deferred, tasks: Option<&TasksPlan>, options: &PlanOptions, cx: &mut Cx<'_>) -> bool {
     let Some(tasks) = tasks else { return false };
-    late.check(tasks, cx);
+    deferred.check(tasks, cx);
     match &options.tasks_done {
         Some(done) => {
             let is_done = |task: &TaskPlan| done.contains(&task.id);
             let of_table = |table: &str| tasks.tasks.iter().any(|task| task.name == table && is_done(task));
-            late.is_done(|task| is_done(&tasks.tasks[task]), of_table)
+            deferred.is_done(|task| is_done(&tasks.tasks[task]), of_table)
         }
         None => {
             let history = cx.host.task_history(tasks, &cx.output);
-            late.is_done(|task| history.done.contains(&task), |table| history.have_best.contains(table))
+            deferred.is_done(|task| history.done.contains(&task), |table| history.have_best.contains(table))
         }
     }
 }

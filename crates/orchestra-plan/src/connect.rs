@@ -8,7 +8,7 @@ use orchestra_core::data::{Column, ColumnType, Schema};
 
 use crate::cx::Cx;
 use crate::diagnostics::Reported;
-use crate::fields::At;
+use crate::fields::Spanned;
 use crate::kind::{Connect, Draft, Input, Runs, StageContext, Writes, whole_row};
 use crate::models;
 use crate::plan::{ColumnRef, FilesPlan, FoldPlan, Origin, Shape, SinkPlan, StagePlan};
@@ -50,7 +50,7 @@ fn programs_are_known(workflow: &mut Workflow, stage: usize) {
         && known.plan.code.is_some()
     {
         known.plan.inputs.clone_from(&slots.inputs);
-        let asked = known.max_batch.map(|rows| At::new(rows, stage.name.span));
+        let asked = known.max_batch.map(|rows| Spanned::new(rows, stage.name.span));
         batch.max_batch = batch.max_batch.take().or(asked);
     }
 }
@@ -133,7 +133,7 @@ fn stage_plan(node: &StageNode, runs: Shape) -> Result<StagePlan, Reported> {
         pipeline: PipelineId(0),
         kind: node.kind_name().to_owned(),
         home: *from.first().ok_or(Reported)?,
-        within: Vec::new(),
+        enclosing_splits: Vec::new(),
         from,
         reads: Vec::new(),
         gives: Default::default(),

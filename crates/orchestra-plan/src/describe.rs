@@ -26,7 +26,7 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
     writeln!(out, "output    {}", plan.output.display())?;
     if !plan.tasks.is_empty() {
         write_tasks(out, &plan.tasks)?;
-        if let Some(late) = &plan.late {
+        if let Some(late) = &plan.deferred {
             writeln!(out, "\nlater\n  {}", late.in_words())?;
         }
         if plan.pipelines.is_empty() {
@@ -35,7 +35,8 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
         writeln!(out)?;
     }
     let loaders = plan.loader_threads;
-    let on = plan.loaders_near.as_ref().map_or(String::new(), |near| format!(" on NUMA node {}", near.node));
+    let on =
+        plan.loader_affinity.as_ref().map_or(String::new(), |near| format!(" on NUMA node {}", near.node));
     writeln!(out, "loaders   {loaders} {}{on}", if loaders == 1 { "process" } else { "processes" })?;
     writeln!(out, "\ndevices")?;
     if plan.devices.is_empty() {
@@ -47,7 +48,10 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
                 (format_bytes(m.free), format_bytes(m.total), format_bytes(m.headroom));
             format!("{free} free of {total}, {headroom} kept as headroom")
         });
-        let near = device.near.as_ref().map_or(String::new(), |near| format!(", on NUMA node {}", near.node));
+        let near = device
+            .cpu_affinity
+            .as_ref()
+            .map_or(String::new(), |near| format!(", on NUMA node {}", near.node));
         format!("  {:<10}{of_memory}", device.spec.name).trim_end().to_owned() + &near
     });
     write_merged(out, plan, devices)?;
@@ -311,7 +315,7 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
     if !values.is_empty() {
         writeln!(out, "    beside its slots: {}", values.join(", "))?;
     }
-    write_carried(out, plan, &batch.carries[batch.values.len()..])?;
+    write_carried(out, plan, &batch.passthrough_columns[batch.values.len()..])?;
     let rows = match batch.fixed_batch {
         Some(n) => format!("always {n} (smaller ones are padded)"),
         None => format!("up to {}", batch.max_batch),

@@ -4,7 +4,7 @@ use orchestra_core::{Code, DeviceKind};
 
 use crate::cx::Cx;
 use crate::diagnostics::{Reported, Span};
-use crate::fields::At;
+use crate::fields::Spanned;
 use crate::host::{DeviceView, MachineView};
 use crate::keys::DeviceNames;
 use crate::nearest::{list, suggestion};
@@ -62,7 +62,7 @@ pub(crate) struct Devices<'a> {
 impl<'a> Devices<'a> {
     /// Resolves `[devices]` or, where given, `--devices`. Unknown names are reported.
     pub fn resolve(
-        use_: Option<&[At<String>]>,
+        use_: Option<&[Spanned<String>]>,
         machine: Option<&'a MachineView>,
         cx: &mut Cx<'_>,
     ) -> Result<Self, Reported> {
@@ -182,7 +182,11 @@ impl<'a> Devices<'a> {
     }
 
     /// The devices that a model names itself.
-    fn named_by_model(&mut self, names: &[At<String>], cx: &mut Cx<'_>) -> Result<Vec<Device>, Reported> {
+    fn named_by_model(
+        &mut self,
+        names: &[Spanned<String>],
+        cx: &mut Cx<'_>,
+    ) -> Result<Vec<Device>, Reported> {
         let mut found = Vec::new();
         for name in names {
             let device = match name.value.as_str() {
@@ -203,7 +207,7 @@ impl<'a> Devices<'a> {
         Ok(found)
     }
 
-    fn named(&mut self, name: &At<String>, cx: &mut Cx<'_>) -> Result<Device, Reported> {
+    fn named(&mut self, name: &Spanned<String>, cx: &mut Cx<'_>) -> Result<Device, Reported> {
         let text = name.value.as_str();
         if text == "cpu" {
             return (0..).map(cpu).find(|cpu| !self.in_use.contains(cpu)).ok_or(Reported);
@@ -224,7 +228,7 @@ impl<'a> Devices<'a> {
         d.fail()
     }
 
-    fn gpu(&mut self, name: &At<String>, cx: &mut Cx<'_>) -> Result<Device, Reported> {
+    fn gpu(&mut self, name: &Spanned<String>, cx: &mut Cx<'_>) -> Result<Device, Reported> {
         let text = name.value.as_str();
         let Some(machine) = self.machine else {
             let kind = DeviceKind::Cuda { uuid: String::new() };
@@ -277,12 +281,12 @@ pub(crate) fn check_tuning(model: &ModelNode, devices: &[Device], named: bool, c
 }
 
 /// Names given by `--devices`, each with its place in the option.
-pub(crate) fn from_option(names: &[String], cx: &mut Cx<'_>) -> Option<Vec<At<String>>> {
+pub(crate) fn from_option(names: &[String], cx: &mut Cx<'_>) -> Option<Vec<Spanned<String>>> {
     let text = cx.diags.add_text("--devices", &names.join(","));
     let mut start = 0;
     let mut result = Vec::new();
     for name in names {
-        result.push(At::new(name.trim().to_owned(), Span::new(text, start..start + name.len())));
+        result.push(Spanned::new(name.trim().to_owned(), Span::new(text, start..start + name.len())));
         start += name.len() + 1;
     }
     if result.is_empty() {

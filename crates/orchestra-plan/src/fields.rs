@@ -14,13 +14,13 @@ use crate::tree::{Table, Toml, TomlEntry, TomlNode};
 
 /// A value and its place.
 #[derive(Debug, Clone, PartialEq)]
-pub struct At<T> {
+pub struct Spanned<T> {
     pub value: T,
     /// Its place in the file.
     pub span: Span,
 }
 
-impl<T> At<T> {
+impl<T> Spanned<T> {
     /// `value`, which stands at `span`.
     pub fn new(value: T, span: Span) -> Self {
         Self { value, span }
@@ -29,10 +29,10 @@ impl<T> At<T> {
 
 /// A table of texts by their names, in its order.
 #[derive(Debug, Clone)]
-pub struct NamedTexts(pub Vec<(At<String>, At<String>)>);
+pub struct NamedTexts(pub Vec<(Spanned<String>, Spanned<String>)>);
 
 /// What a stage reads from, as written, in order; the first part names the input that is fed, where the file says it.
-pub type Upstreams = Vec<(Option<At<String>>, At<String>)>;
+pub type Upstreams = Vec<(Option<Spanned<String>>, Spanned<String>)>;
 
 /// A table that is being read.
 pub struct Fields<'a, 'd> {
@@ -92,7 +92,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// A name, or a list of names, that must be there; `help` says what to write. Empty after an error.
-    pub fn names(&mut self, key: &str, help: &str) -> Vec<At<String>> {
+    pub fn names(&mut self, key: &str, help: &str) -> Vec<Spanned<String>> {
         let Some(entry) = self.entry(key) else {
             self.missing(key, help);
             return Vec::new();
@@ -131,14 +131,14 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// A text that is not empty. This and all below return `None` after reporting: the key is missing, or its value has the wrong type.
-    pub fn string(&mut self, key: &str) -> Option<At<String>> {
+    pub fn string(&mut self, key: &str) -> Option<Spanned<String>> {
         let node = &self.entry(key)?.node;
         match &node.value {
             Toml::String(s) if s.trim().is_empty() => {
                 self.bad(key, node.span, "is empty");
                 None
             }
-            Toml::String(s) => Some(At::new(s.clone(), node.span)),
+            Toml::String(s) => Some(Spanned::new(s.clone(), node.span)),
             _ => {
                 self.wrong(key, node, "a string");
                 None
@@ -147,13 +147,13 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// A text that may consist of blanks.
-    pub fn string_with_blanks(&mut self, key: &str) -> Option<At<String>> {
+    pub fn string_with_blanks(&mut self, key: &str) -> Option<Spanned<String>> {
         let node = &self.entry(key)?.node;
         self.string_in(key, node)
     }
 
     /// A text that must be there; `help` says what to write.
-    pub fn required_string(&mut self, key: &str, help: &str) -> Option<At<String>> {
+    pub fn required_string(&mut self, key: &str, help: &str) -> Option<Spanned<String>> {
         if self.entry(key).is_none() {
             self.missing(key, help);
             return None;
@@ -162,10 +162,10 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// A list of strings, or a single one.
-    pub fn strings(&mut self, key: &str) -> Option<Vec<At<String>>> {
+    pub fn strings(&mut self, key: &str) -> Option<Vec<Spanned<String>>> {
         let node = &self.entry(key)?.node;
         match &node.value {
-            Toml::String(s) => Some(vec![At::new(s.clone(), node.span)]),
+            Toml::String(s) => Some(vec![Spanned::new(s.clone(), node.span)]),
             Toml::Array(items) => items.iter().map(|n| self.string_in(key, n)).collect(),
             _ => {
                 self.wrong(key, node, "a string or a list of strings");
@@ -197,7 +197,8 @@ impl<'a, 'd> Fields<'a, 'd> {
                     self.bad(&below, node.span, "is empty");
                 }
                 Toml::String(text) => {
-                    let named = (At::new(name.clone(), *key_span), At::new(text.clone(), node.span));
+                    let named =
+                        (Spanned::new(name.clone(), *key_span), Spanned::new(text.clone(), node.span));
                     texts.iter_mut().for_each(|texts| texts.push(named.clone()));
                     continue;
                 }
@@ -208,9 +209,9 @@ impl<'a, 'd> Fields<'a, 'd> {
         texts.map(NamedTexts)
     }
 
-    fn string_in(&mut self, key: &str, node: &TomlNode) -> Option<At<String>> {
+    fn string_in(&mut self, key: &str, node: &TomlNode) -> Option<Spanned<String>> {
         match &node.value {
-            Toml::String(s) => Some(At::new(s.clone(), node.span)),
+            Toml::String(s) => Some(Spanned::new(s.clone(), node.span)),
             _ => {
                 self.wrong(key, node, "a string or a list of strings");
                 None
@@ -219,20 +220,20 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// An integer within its declared bounds.
-    pub fn integer(&mut self, key: &str) -> Option<At<u64>> {
+    pub fn integer(&mut self, key: &str) -> Option<Spanned<u64>> {
         let bounds = self.bounds(key);
         self.integer_within(key, bounds)
     }
 
     /// An integer whose bounds depend on something else that the file says.
-    pub(crate) fn integer_within(&mut self, key: &str, range: RangeInclusive<u64>) -> Option<At<u64>> {
+    pub(crate) fn integer_within(&mut self, key: &str, range: RangeInclusive<u64>) -> Option<Spanned<u64>> {
         let node = &self.entry(key)?.node;
         let Toml::Integer(n) = node.value else {
             self.wrong(key, node, &format!("an integer from {} to {}", range.start(), range.end()));
             return None;
         };
         match u64::try_from(n).ok().filter(|n| range.contains(n)) {
-            Some(n) => Some(At::new(n, node.span)),
+            Some(n) => Some(Spanned::new(n, node.span)),
             None => {
                 let reason = format!("must be from {} to {}, not {n}", range.start(), range.end());
                 self.bad(key, node.span, &reason);
@@ -263,7 +264,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
-    pub fn numbers(&mut self, key: &str) -> Option<At<Vec<f64>>> {
+    pub fn numbers(&mut self, key: &str) -> Option<Spanned<Vec<f64>>> {
         let node = &self.entry(key)?.node;
         let one = |node: &TomlNode| match node.value {
             Toml::Integer(n) if n as f64 as i128 == i128::from(n) => Some(n as f64),
@@ -290,11 +291,11 @@ impl<'a, 'd> Fields<'a, 'd> {
                 self.wrong(key, node, "a number or a list of numbers");
             }
         }
-        numbers.map(|n| At::new(n, node.span))
+        numbers.map(|n| Spanned::new(n, node.span))
     }
 
     /// A number within its declared bounds, or a list of one.
-    pub fn number(&mut self, key: &str) -> Option<At<f64>> {
+    pub fn number(&mut self, key: &str) -> Option<Spanned<f64>> {
         let numbers = self.numbers(key)?;
         let [one] = numbers.value[..] else {
             self.bad(key, numbers.span, "must be one number");
@@ -307,7 +308,7 @@ impl<'a, 'd> Fields<'a, 'd> {
             self.bad(key, numbers.span, &format!("must be from {least:?} to {most:?}"));
             return None;
         }
-        Some(At::new(one, numbers.span))
+        Some(Spanned::new(one, numbers.span))
     }
 
     pub fn duration(&mut self, key: &str) -> Option<Duration> {
@@ -327,7 +328,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// An amount of memory, in bytes.
-    pub fn bytes(&mut self, key: &str) -> Option<At<u64>> {
+    pub fn bytes(&mut self, key: &str) -> Option<Spanned<u64>> {
         let node = &self.entry(key)?.node;
         let bytes = match &node.value {
             Toml::Integer(n) => u64::try_from(*n).ok(),
@@ -341,7 +342,7 @@ impl<'a, 'd> Fields<'a, 'd> {
             let reason = format!("is no amount of memory: {}", node.found());
             self.bad(key, node.span, &reason).help("for example \"4GiB\", \"500MB\" or a number of bytes");
         }
-        bytes.map(|b| At::new(b, node.span))
+        bytes.map(|b| Spanned::new(b, node.span))
     }
 
     /// What the word stands for; `None` where it is left out, or wrong and reported.

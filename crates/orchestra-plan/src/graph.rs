@@ -6,7 +6,7 @@ use orchestra_core::{SourceId, StageId};
 
 use crate::cx::Cx;
 use crate::diagnostics::Span;
-use crate::fields::At;
+use crate::fields::Spanned;
 use crate::kind::{Draft, Writes};
 use crate::nearest::suggestion;
 use crate::plan::Origin;
@@ -115,7 +115,7 @@ impl OriginNames {
         }
     }
 
-    fn link(&self, reader: &str, from: &At<String>, cx: &mut Cx<'_>) -> Option<Link> {
+    fn link(&self, reader: &str, from: &Spanned<String>, cx: &mut Cx<'_>) -> Option<Link> {
         let (name, tensor) = match from.value.split_once('.') {
             Some((name, tensor)) => (name, Some(tensor.to_owned())),
             None => (from.value.as_str(), None),

@@ -17,7 +17,7 @@ use orchestra_store::{Expand, ItemEntry, ListError, ObjectOutput, ObjectStore};
 use serde_json::Value as Json;
 
 use crate::diagnostics::{Diagnostic, Diagnostics, Reported, Span};
-use crate::fields::{At, Fields, Upstreams};
+use crate::fields::{Fields, Spanned, Upstreams};
 use crate::files::Files;
 use crate::key::Key;
 use crate::plan::Limits;
@@ -52,13 +52,13 @@ pub trait SourceKind: Send + Sync {
     }
     /// What its items are, known from the first of the files that it names. `None` after an error, which is in `source.diags`.
     fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected>;
-    /// Makes a fetch of this kind again, in a loader process: of what its [`Fetch::in_loader`] gave.
-    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
+    /// Makes a fetch of this kind again, in a loader process: of what its [`Fetch::to_wire`] gave.
+    fn fetch_from_wire(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
         let _ = settings;
         None
     }
-    /// Makes again what lists its files, in a loader process: of what its [`Expand::in_loader`] gave.
-    fn revive_expand(&self, settings: &KindSettings) -> Option<Arc<dyn Expand>> {
+    /// Makes again what lists its files, in a loader process: of what its [`Expand::to_wire`] gave.
+    fn expand_from_wire(&self, settings: &KindSettings) -> Option<Arc<dyn Expand>> {
         let _ = settings;
         None
     }
@@ -131,8 +131,8 @@ pub trait StageKind: Send + Sync {
     }
     /// Reads its settings; `None` after an error.
     fn read(&self, fields: &mut Fields<'_, '_>) -> Option<Draft>;
-    /// Makes a map of this kind again, in a loader process: of what its [`Map::in_loader`] gave.
-    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
+    /// Makes a map of this kind again, in a loader process: of what its [`Map::to_wire`] gave.
+    fn map_from_wire(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
         let _ = settings;
         None
     }
@@ -151,12 +151,12 @@ pub enum Draft {
 #[derive(Debug, Clone)]
 pub struct BatchDraft {
     /// The name of the model.
-    pub model: At<String>,
+    pub model: Spanned<String>,
     /// What the stage runs instead of one of the models of the file. It stands for a model of its own, whose name is `model`; the table of the
     /// stage has the keys of [`WORKERS`](crate::keys::WORKERS).
     pub program: Option<Arc<dyn ProgramDraft>>,
     /// `batch.max`
-    pub max_batch: Option<At<u64>>,
+    pub max_batch: Option<Spanned<u64>>,
     /// `batch.wait`
     pub wait: std::time::Duration,
     /// The model runs on its own outputs.
@@ -169,7 +169,7 @@ pub struct IterationDraft {
     /// The most rounds of a row, at least 1.
     pub rounds: u32,
     /// The inputs of the next round, and the outputs that they take; `None` where the file leaves it to the model.
-    pub feed: Option<Vec<(At<String>, At<String>)>>,
+    pub feed: Option<Vec<(Spanned<String>, Spanned<String>)>>,
     /// What ends a row before that.
     pub until: Option<UntilDraft>,
 }
@@ -177,7 +177,7 @@ pub struct IterationDraft {
 /// A bound below which a row has ended, as written.
 #[derive(Debug, Clone)]
 pub struct UntilDraft {
-    pub output: At<String>,
+    pub output: Spanned<String>,
     pub below: f64,
     /// Whether the bound itself is low enough.
     pub or_equal: bool,
@@ -211,7 +211,7 @@ pub struct StageContext<'a> {
     /// Where that stands.
     pub span: Span,
     /// The keys that its table has, and where they stand.
-    pub written: &'a [At<String>],
+    pub written: &'a [Spanned<String>],
     /// What it reads, in the order of `from`.
     pub inputs: &'a [Input],
     pub limits: &'a Limits,

@@ -8,6 +8,7 @@ mod batches;
 mod build;
 mod bytes;
 mod connect;
+mod cpu_affinity;
 mod cx;
 mod describe;
 mod devices;
@@ -27,7 +28,6 @@ mod machine_file;
 mod memory;
 mod model_file;
 mod models;
-mod near_cores;
 mod nearest;
 mod no_effect;
 mod onnx;
@@ -58,7 +58,7 @@ pub use build::{PlanOptions, plan, plan_tables};
 pub use bytes::{format_bytes, parse_bytes};
 pub use describe::{describe, items_in_words};
 pub use diagnostics::{Cause, Diagnostic, Diagnostics, RenderStyle, Reported, Severity, Span};
-pub use fields::{At, Fields, NamedTexts, Upstreams};
+pub use fields::{Fields, NamedTexts, Spanned, Upstreams};
 pub use files::{FileKind, Files, LookRequest};
 pub use graph_view::{Edge, GraphNode, GraphView, NodeKind, PipelineView};
 pub use host::{
@@ -81,11 +81,11 @@ pub use orchestra_core::{Choice, Word, choices as declare_choices};
 pub use outputs::{ModelOutput, OutputDim, OutputType, UnreadableOutput};
 pub use part_names::{PartFilesPlan, part_number};
 pub use plan::{
-    BEST_FOLDER, BETWEEN_COMMITS, BatchPlan, BestOf, BestValue, BucketPlan, ColumnRef, DeviceMemory,
-    DevicePlan, FilesPlan, FoldPlan, JoinWay, KnownItems, LEAST_LOADER_BYTES, LatePlan, Limits, LogFormat,
-    MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, RecordsPerItem, Recycle,
-    Shape, SinkPlan, SourcePlan, StagePlan, TASKS_FOLDER, TaskGpu, TaskHistory, TaskMetric, TaskPlan,
-    TasksPlan, TelemetryPlan, WorkerGrowth, WorkerPlan,
+    BEST_FOLDER, BETWEEN_COMMITS, BatchPlan, BestOf, BestValue, BucketPlan, ColumnRef, DeferredPlan,
+    DeviceMemory, DevicePlan, FilesPlan, FoldPlan, JoinWay, KnownItems, LEAST_LOADER_BYTES, Limits,
+    LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, RecordsPerItem,
+    Recycle, Shape, SinkPlan, SourcePlan, StagePlan, TASKS_FOLDER, TaskGpu, TaskHistory, TaskMetric,
+    TaskPlan, TasksPlan, TelemetryPlan, WorkerGrowth, WorkerPlan,
 };
 pub use schema::workflow_schema;
 pub use serde_json::Value as Json;

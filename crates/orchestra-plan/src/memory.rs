@@ -8,7 +8,7 @@ use crate::bytes::format_bytes;
 use crate::cx::Cx;
 use crate::devices::{Device, is_on_cuda};
 use crate::diagnostics::{Reported, Span};
-use crate::fields::At;
+use crate::fields::Spanned;
 use crate::host::MachineView;
 use crate::plan::{LEAST_LOADER_BYTES, Plan, StagePlan, WorkerGrowth, WorkerPlan};
 use crate::slots::{SlotDemand, SlotError, allot, ready_batches};
@@ -115,14 +115,16 @@ impl SlotMemory {
         let carrying: Vec<PipelineId> = plan
             .stages
             .iter()
-            .filter(|stage| stage.carries().any(|read| plan.column(*read).ty == ColumnType::Picture))
+            .filter(|stage| {
+                stage.passthrough_columns().any(|read| plan.column(*read).ty == ColumnType::Picture)
+            })
             .map(|stage| stage.pipeline)
             .collect();
         for (id, pipeline) in (0..).map(PipelineId).zip(&mut plan.pipelines) {
             pipeline.carried_bytes = if carrying.contains(&id) { each } else { 0 };
         }
         let n_open = plan.batch_stages().filter(|(_, batch)| batch.open_answers().is_some()).count();
-        let n_carry = plan.batch_stages().filter(|(_, batch)| !batch.carries.is_empty()).count();
+        let n_carry = plan.batch_stages().filter(|(_, batch)| !batch.passthrough_columns.is_empty()).count();
         let open = if n_open + n_carry > 0 { self.open_bytes() } else { 0 };
         let share = open / (n_open + n_carry).max(1) as u64;
         let bytes = |share: u64, least: u64| usize::try_from(share.max(least)).unwrap_or(usize::MAX);
@@ -130,7 +132,7 @@ impl SlotMemory {
             if let Some(answers) = batch.open_answers() {
                 batch.answer_bytes = bytes(share / answers as u64, LEAST_ANSWER);
             }
-            if !batch.carries.is_empty() {
+            if !batch.passthrough_columns.is_empty() {
                 let most = if batch.values.is_empty() { u64::MAX } else { MOST_TOLD };
                 batch.carried_bytes = bytes(share.min(most), LEAST_CARRIED);
             }
@@ -171,7 +173,7 @@ fn cut_growth(workers: &mut [WorkerPlan], slots: usize) {
 
 /// Takes loaders away until each can have what a loader needs at least, or each source has one. Warns where the file asks for more, in
 /// `limits`.
-pub(crate) fn fewer_loaders(plan: &mut Plan, limits: Option<&At<u64>>, cx: &mut Cx<'_>) {
+pub(crate) fn fewer_loaders(plan: &mut Plan, limits: Option<&Spanned<u64>>, cx: &mut Cx<'_>) {
     let before = plan.n_loaders();
     while plan.loader_share() < LEAST_LOADER_BYTES
         && let Some(largest) = plan.pipelines.iter_mut().max_by_key(|pipeline| pipeline.loaders)

@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use crate::cx::Cx;
 use crate::diagnostics::{Diagnostics, Reported, Span};
 use crate::digest::hex;
-use crate::fields::At;
+use crate::fields::Spanned;
 use crate::files::{FileKind, Files};
 use crate::kind::{ProgramContext, ResolvedProgram};
 use crate::model_file::{ModelError, ModelFile};
@@ -135,7 +135,7 @@ fn connect_program(
 }
 
 fn sandbox_rules(model: &ModelNode, cx: &Cx<'_>) -> SandboxRules {
-    let paths = |written: &[At<String>]| written.iter().map(|path| cx.resolve(&path.value)).collect();
+    let paths = |written: &[Spanned<String>]| written.iter().map(|path| cx.resolve(&path.value)).collect();
     SandboxRules {
         mode: model.asked.sandbox.unwrap_or_default(),
         read: paths(&model.asked.sandbox_read),
@@ -147,7 +147,7 @@ fn sandbox_rules(model: &ModelNode, cx: &Cx<'_>) -> SandboxRules {
 /// The places that a key of a table allows to its processes. Reports those that no sandbox can allow.
 pub(crate) fn allowed_paths(
     (what, key, is_off): (&str, &str, bool),
-    paths: &[At<String>],
+    paths: &[Spanned<String>],
     cx: &mut Cx<'_>,
 ) -> Vec<PathBuf> {
     let mut resolved = Vec::new();
@@ -185,7 +185,7 @@ fn check_sandbox(model: &ModelNode, cx: &mut Cx<'_>) {
 
 fn library(
     model: &ModelNode,
-    written: &At<String>,
+    written: &Spanned<String>,
     cx: &mut Cx<'_>,
 ) -> Result<(PathBuf, [u8; 32]), Reported> {
     let path = cx.resolve(&written.value);
@@ -203,15 +203,15 @@ const MOST_LINES: usize = 1 << 20;
 
 /// Reads class names, one per line. Blank lines at the end do not count.
 pub fn read_labels(
-    written: &At<String>,
+    written: &Spanned<String>,
     folder: &Path,
     host: &dyn Files,
     diags: &mut Diagnostics,
-) -> Result<At<Vec<String>>, Reported> {
+) -> Result<Spanned<Vec<String>>, Reported> {
     let help = "a labels file is text with one class name per line, in the order of the classes";
     let text = read_text("labels", help, written, folder, host, diags)?;
     let lines = text.trim_end().lines();
-    Ok(At::new(lines.map(|line| line.trim().to_owned()).collect(), written.span))
+    Ok(Spanned::new(lines.map(|line| line.trim().to_owned()).collect(), written.span))
 }
 
 /// Reads a text that the file names, without its byte order mark. That it cannot be read, is no UTF-8, has nothing but blanks or too many lines is reported:
@@ -219,7 +219,7 @@ pub fn read_labels(
 pub fn read_text(
     what: &str,
     help: &str,
-    written: &At<String>,
+    written: &Spanned<String>,
     folder: &Path,
     host: &dyn Files,
     diags: &mut Diagnostics,

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 mod batch;
-mod late;
+mod deferred;
 mod settings;
 mod sink;
 mod stage;
@@ -23,7 +23,7 @@ pub use orchestra_core::{ColumnRef, Origin};
 pub use batch::{
     BatchPlan, DeviceMemory, DevicePlan, ModelPlan, NodeCores, Recycle, WorkerGrowth, WorkerPlan,
 };
-pub use late::{LatePlan, TaskHistory};
+pub use deferred::{DeferredPlan, TaskHistory};
 pub use settings::{Limits, LogFormat, MaxFailed, OtlpProtocol, TelemetryPlan};
 pub use sink::{BucketPlan, FilesPlan, RecordsPerItem, SinkPlan};
 pub use stage::{FoldPlan, JoinWay, Shape, StagePlan};
@@ -53,7 +53,8 @@ pub struct Plan {
     /// The file has sources, models, stages and sinks, too, which use values of tasks that have not ended well: it is planned again when they
     /// have.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub late: Option<LatePlan>,
+    #[serde(rename = "late")]
+    pub deferred: Option<DeferredPlan>,
     /// Devices that a stage uses.
     pub devices: Vec<DevicePlan>,
     /// The connected graphs of the file.
@@ -70,7 +71,8 @@ pub struct Plan {
     /// more than its share.
     pub bytes_left: u64,
     /// The cores that they are kept on; `None`: they may run anywhere.
-    pub loaders_near: Option<NodeCores>,
+    #[serde(rename = "loaders_near")]
+    pub loader_affinity: Option<NodeCores>,
     /// What a resumed run must have in common with the run that it continues: one entry per thing, `(what, digest)`; for example
     /// `("stage `pixels`", …)`, `("model `digits`", …)`. Settings that change no result (threads, devices, batch size) are absent.
     pub fingerprint: Vec<(String, String)>,

@@ -10,7 +10,7 @@ use orchestra_core::{Channels, ConvSearch, DType, Fit, Layout, ResizeFilter, San
 use serde_json::Value as Json;
 
 use crate::bytes::parse_bytes;
-use crate::fields::{At, Fields, NamedTexts};
+use crate::fields::{Fields, NamedTexts, Spanned};
 use crate::key::{Key, key};
 use crate::plan::{LogFormat, OtlpProtocol};
 
@@ -194,7 +194,7 @@ impl<T: Setting> Setting for Option<T> {
 }
 
 /// With its place: that of the table where it is left out.
-impl<T: Setting> Setting for At<T> {
+impl<T: Setting> Setting for Spanned<T> {
     const TYPE: &'static str = T::TYPE;
     const WORDS: &'static [Word] = T::WORDS;
     const TABLE: &'static [Key] = T::TABLE;
@@ -202,11 +202,11 @@ impl<T: Setting> Setting for At<T> {
 
     fn read(fields: &mut Fields<'_, '_>, key: &str) -> Option<Self> {
         let span = fields.entry(key)?.node.span;
-        T::read(fields, key).map(|value| At::new(value, span))
+        T::read(fields, key).map(|value| Spanned::new(value, span))
     }
 
     fn of_default(text: &str, fields: &Fields<'_, '_>) -> Option<Self> {
-        T::of_default(text, fields).map(|value| At::new(value, fields.span))
+        T::of_default(text, fields).map(|value| Spanned::new(value, fields.span))
     }
 
     fn json(&self) -> Json {
@@ -215,7 +215,7 @@ impl<T: Setting> Setting for At<T> {
 }
 
 /// A list, or a single one.
-impl Setting for Vec<At<String>> {
+impl Setting for Vec<Spanned<String>> {
     const TYPE: &'static str = "text or list";
 
     fn read(fields: &mut Fields<'_, '_>, key: &str) -> Option<Self> {

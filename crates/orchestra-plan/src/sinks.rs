@@ -10,7 +10,7 @@ use orchestra_store::is_url;
 
 use crate::cx::Cx;
 use crate::diagnostics::Reported;
-use crate::fields::{At, Fields};
+use crate::fields::{Fields, Spanned};
 use crate::kind::{Input, Writes};
 use crate::nearest::list;
 use crate::part_names::PartFilesPlan;
@@ -146,7 +146,7 @@ fn prefix(url: &str) -> String {
 }
 
 /// Checks a URL; gives the glob of the part files that lie in the output folder until they are there.
-fn check_url(sink: &SinkNode, written: &At<String>, cx: &mut Cx<'_>) -> Result<PathBuf, Reported> {
+fn check_url(sink: &SinkNode, written: &Spanned<String>, cx: &mut Cx<'_>) -> Result<PathBuf, Reported> {
     let kind = sink.kind.as_ref().ok_or(Reported)?;
     let message = format!("sink `{}` cannot write to `{}`", sink.name.value, written.value.escape_default());
     let store = match kind.objects() {
@@ -170,13 +170,13 @@ fn check_url(sink: &SinkNode, written: &At<String>, cx: &mut Cx<'_>) -> Result<P
 
 /// Two sinks that write to stores must not share a prefix: each has a manifest of all that lies there.
 fn check_prefixes(sinks: &[SinkNode], cx: &mut Cx<'_>) {
-    let urls: Vec<(&SinkNode, &At<String>)> = sinks
+    let urls: Vec<(&SinkNode, &Spanned<String>)> = sinks
         .iter()
         .filter_map(|sink| Some((sink, sink.path.as_ref().filter(|path| is_url(&path.value))?)))
         .filter(|(_, url)| !url.value.ends_with("://"))
         .collect();
     for (later, (sink, url)) in urls.iter().enumerate() {
-        let is_shared = |(_, other): &&(&SinkNode, &At<String>)| {
+        let is_shared = |(_, other): &&(&SinkNode, &Spanned<String>)| {
             let (url, other) = (prefix(&url.value), prefix(&other.value));
             url.starts_with(&other) || other.starts_with(&url)
         };

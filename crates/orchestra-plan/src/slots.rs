@@ -4,11 +4,11 @@ use orchestra_core::TensorSpec;
 use orchestra_core::batch_layout::{BatchLayout, LayoutError, PAGE};
 
 use crate::bytes::format_bytes;
-use crate::fields::At;
+use crate::fields::Spanned;
 
 #[derive(Debug)]
 pub(crate) struct SlotDemand<'a> {
-    pub stage: &'a At<String>,
+    pub stage: &'a Spanned<String>,
     pub inputs: &'a [TensorSpec],
     pub outputs: &'a [TensorSpec],
     pub max_batch: usize,

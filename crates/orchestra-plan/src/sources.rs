@@ -4,7 +4,7 @@ use orchestra_store::{ListError, ListingSpec, SourceStore, is_url};
 
 use crate::cx::Cx;
 use crate::diagnostics::{Diagnostics, Reported};
-use crate::fields::{At, Fields};
+use crate::fields::{Fields, Spanned};
 use crate::files::FileKind;
 use crate::keys;
 use crate::kind::SourceContext;
@@ -87,7 +87,8 @@ fn listing(source: &SourceNode, cx: &mut Cx<'_>) -> Result<ListingSpec, Reported
                 Some(store) => ListingSpec::Objects { urls: patterns, store: store.clone() },
                 None => ListingSpec::Paths { base: base.clone(), patterns },
             };
-            let check = |pattern: &At<String>| check_pattern(pattern, &spec(vec![pattern.value.clone()]), cx);
+            let check =
+                |pattern: &Spanned<String>| check_pattern(pattern, &spec(vec![pattern.value.clone()]), cx);
             let all_match = patterns.iter().map(check).fold(Ok(()), Result::and);
             all_match.map(|()| spec(patterns.iter().map(|p| p.value.clone()).collect()))
         }
@@ -125,8 +126,8 @@ pub(crate) fn check_apart(sources: &[SourceNode], cx: &mut Cx<'_>) {
 /// What speaks to the stores of a source that names `url`.
 fn store(
     source: &SourceNode,
-    url: &At<String>,
-    patterns: &[At<String>],
+    url: &Spanned<String>,
+    patterns: &[Spanned<String>],
     cx: &mut Cx<'_>,
 ) -> Result<SourceStore, Reported> {
     if let Some(file) = patterns.iter().find(|p| !is_url(&p.value)) {
@@ -139,7 +140,7 @@ fn store(
 }
 
 /// What speaks to the store of `url`.
-fn store_of(source: &SourceNode, url: &At<String>, cx: &mut Cx<'_>) -> Result<SourceStore, Reported> {
+fn store_of(source: &SourceNode, url: &Spanned<String>, cx: &mut Cx<'_>) -> Result<SourceStore, Reported> {
     let kind = source.kind.as_ref().ok_or(Reported)?;
     kind.objects().map(SourceStore).or_else(|help| {
         let (name, kind) = (&source.name.value, kind.name());
@@ -148,7 +149,7 @@ fn store_of(source: &SourceNode, url: &At<String>, cx: &mut Cx<'_>) -> Result<So
     })
 }
 
-fn check_pattern(pattern: &At<String>, spec: &ListingSpec, cx: &mut Cx<'_>) -> Result<(), Reported> {
+fn check_pattern(pattern: &Spanned<String>, spec: &ListingSpec, cx: &mut Cx<'_>) -> Result<(), Reported> {
     let relative =
         format!("paths are relative to the folder of the workflow file, `{}`", cx.folder.display());
     let found = cx.host.first_item(spec);
@@ -183,8 +184,8 @@ fn check_pattern(pattern: &At<String>, spec: &ListingSpec, cx: &mut Cx<'_>) -> R
 
 /// A list of objects: the list, or what its rows are relative to, is a URL.
 fn object_manifest(
-    path: &At<String>,
-    root: Option<&At<String>>,
+    path: &Spanned<String>,
+    root: Option<&Spanned<String>>,
     store: SourceStore,
     cx: &mut Cx<'_>,
 ) -> Result<ListingSpec, Reported> {
@@ -212,7 +213,11 @@ fn object_manifest(
     first_of_manifest(path, spec, cx)
 }
 
-fn manifest(path: &At<String>, root: Option<&At<String>>, cx: &mut Cx<'_>) -> Result<ListingSpec, Reported> {
+fn manifest(
+    path: &Spanned<String>,
+    root: Option<&Spanned<String>>,
+    cx: &mut Cx<'_>,
+) -> Result<ListingSpec, Reported> {
     let root = root.map(|root| cx.resolve(&root.value));
     if path.value == "-" {
         return Ok(ListingSpec::Manifest { path: None, base: root.unwrap_or_else(|| cx.folder.clone()) });
@@ -237,7 +242,11 @@ fn manifest(path: &At<String>, root: Option<&At<String>>, cx: &mut Cx<'_>) -> Re
 }
 
 /// The list, if it names an item.
-fn first_of_manifest(path: &At<String>, spec: ListingSpec, cx: &mut Cx<'_>) -> Result<ListingSpec, Reported> {
+fn first_of_manifest(
+    path: &Spanned<String>,
+    spec: ListingSpec,
+    cx: &mut Cx<'_>,
+) -> Result<ListingSpec, Reported> {
     let found = cx.host.first_item(&spec);
     let may_pass = found.as_ref().is_err_and(ListError::may_pass);
     let (message, help) = match found {

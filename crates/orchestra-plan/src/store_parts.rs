@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use orchestra_core::data::{Refusal, Value};
+use orchestra_core::data::{ItemError, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo, PartFiles};
 
 /// Rows of a part, where nothing is said: of small records few parts, and 64 MiB of larger ones come first.
@@ -30,7 +30,7 @@ impl Encoder for RecordParts {
         self.encoder.extension()
     }
 
-    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), ItemError> {
         self.encoder.encode(item, row, out)
     }
 
@@ -45,7 +45,7 @@ impl PartFiles for RecordParts {
     }
 
     /// The head of a file, then the records as they would stand in one that grows.
-    fn file(&self, records: &[&[u8]]) -> Result<Vec<u8>, Refusal> {
+    fn file(&self, records: &[&[u8]]) -> Result<Vec<u8>, ItemError> {
         let mut file = self.encoder.header();
         file.reserve_exact(records.iter().map(|record| record.len()).sum());
         records.iter().for_each(|record| file.extend_from_slice(record));

@@ -3,8 +3,8 @@
 mod beside;
 mod checks;
 mod combine;
+mod deferred;
 mod fill;
-mod late;
 mod order;
 mod rows;
 
@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use orchestra_core::tasks::{Demand, Gpus, WHOLE};
 
 pub(crate) use self::beside::{leave_to_models, leave_to_shares};
-pub(crate) use self::late::Late;
-pub use self::late::is_output_of_task;
+pub(crate) use self::deferred::Deferred;
+pub use self::deferred::is_output_of_task;
 use crate::bytes::format_bytes;
 use crate::cx::Cx;
 use crate::devices::Device;
 use crate::diagnostics::{Reported, Span};
-use crate::fields::At;
+use crate::fields::Spanned;
 use crate::nearest::{list, suggestion};
 use crate::plan::{BestOf, TASKS_FOLDER, TaskGpu, TaskPlan, TasksPlan, id_of, task_names};
 use crate::workflow::{RawDevice, RawTask};
@@ -183,14 +183,14 @@ impl<'a> Expander<'a> {
         let cwd = raw.cwd.as_ref().map(|cwd| fill.text(cwd, cx)).transpose()?;
         let cwd = cwd.map_or_else(|| cx.folder.clone(), |cwd| cx.resolve(&cwd));
         let pass_env = raw.pass_env.iter().map(|name| name.value.clone()).collect();
-        let mut paths = |key: &str, paths: &[At<String>]| -> Result<Vec<PathBuf>, Reported> {
-            let path = |path: &At<String>| self.path(key, path.span, &cwd, &fill.text(path, cx)?, cx);
+        let mut paths = |key: &str, paths: &[Spanned<String>]| -> Result<Vec<PathBuf>, Reported> {
+            let path = |path: &Spanned<String>| self.path(key, path.span, &cwd, &fill.text(path, cx)?, cx);
             paths.iter().map(path).collect()
         };
         let (inputs, outputs) = (paths("inputs", &raw.inputs)?, paths("outputs", &raw.outputs)?);
         let (mut after, mut after_sinks) = (BTreeSet::new(), BTreeSet::new());
         for earlier in &raw.after {
-            let named = At::new(fill.text(earlier, cx)?, earlier.span);
+            let named = Spanned::new(fill.text(earlier, cx)?, earlier.span);
             match named.value.strip_prefix("sinks.") {
                 Some(sink) => after_sinks.extend([self.sink(sink, named.span, cx)?.0.clone()]),
                 None => after.extend(self.named(&named, cx)?),
@@ -247,7 +247,7 @@ impl<'a> Expander<'a> {
     }
 
     /// The tasks that `after` names: all of a table, or one of them.
-    fn named(&self, name: &At<String>, cx: &mut Cx<'_>) -> Result<Vec<usize>, Reported> {
+    fn named(&self, name: &Spanned<String>, cx: &mut Cx<'_>) -> Result<Vec<usize>, Reported> {
         if let Some(all) = self.of_table.get(&name.value[..]) {
             return Ok(all.clone());
         }

@@ -25,7 +25,7 @@ pub use self::tables::keys_of_sink;
 pub(crate) use self::tasks::{RawCommand, RawDevice, RawTask, RawValues};
 pub(crate) use self::tuning::RawTuning;
 use crate::diagnostics::Span;
-use crate::fields::{At, Upstreams};
+use crate::fields::{Spanned, Upstreams};
 use crate::keys::AskedWorkers;
 use crate::kind::{BatchDraft, Draft, ProgramDraft, SinkKind, SourceKind, StageKind, Writes};
 use crate::outputs::{ModelOutput, StageOutput, UnreadableOutput};
@@ -59,22 +59,22 @@ pub(crate) struct Workflow {
 
 /// `[pipelines.NAME]`
 pub(crate) struct PipelineNode {
-    pub name: At<String>,
+    pub name: Spanned<String>,
     /// `[limits]` as it changes them.
     pub limits: Limits,
     /// Of its keys, those that have no effect on a pipeline without a model.
-    pub of_models: Vec<At<&'static str>>,
+    pub of_models: Vec<Spanned<&'static str>>,
 }
 
 /// `[sources.NAME]`
 pub(crate) struct SourceNode {
-    pub name: At<String>,
+    pub name: Spanned<String>,
     /// `None` when its kind is missing or unknown.
     pub kind: Option<Arc<dyn SourceKind>>,
     pub table: Table,
     pub listing: Option<RawListing>,
     /// What its loaders may read beside its items.
-    pub sandbox_read: Vec<At<String>>,
+    pub sandbox_read: Vec<Spanned<String>>,
     /// It uses values of tasks that have not ended.
     pub is_deferred: bool,
     /// Once it is connected without an error.
@@ -83,10 +83,10 @@ pub(crate) struct SourceNode {
 
 #[derive(Debug)]
 pub(crate) enum RawListing {
-    Paths(Vec<At<String>>),
+    Paths(Vec<Spanned<String>>),
     Manifest {
-        path: At<String>,
-        root: Option<At<String>>,
+        path: Spanned<String>,
+        root: Option<Spanned<String>>,
     },
     /// No file is named: the kind has none.
     Generated,
@@ -95,15 +95,15 @@ pub(crate) enum RawListing {
 /// What runs the batches of stages: `[models.NAME]`, or the program of one stage.
 #[derive(Debug)]
 pub(crate) struct ModelNode {
-    pub name: At<String>,
+    pub name: Spanned<String>,
     pub program: Option<StageProgram>,
-    pub path: Option<At<String>>,
-    pub labels: Option<At<String>>,
+    pub path: Option<Spanned<String>>,
+    pub labels: Option<Spanned<String>>,
     pub asked: AskedWorkers,
-    pub max_batch: Option<At<u64>>,
+    pub max_batch: Option<Spanned<u64>>,
     pub memory_limit: Option<NonZeroU64>,
-    pub streams: Option<At<u64>>,
-    pub custom_ops: Vec<At<String>>,
+    pub streams: Option<Spanned<u64>>,
+    pub custom_ops: Vec<Spanned<String>>,
     pub tf32: bool,
     pub tuning: RawTuning,
     /// It uses values of tasks that have not ended.
@@ -124,7 +124,7 @@ pub(crate) struct StageProgram {
 #[derive(Debug, Default)]
 pub(crate) struct KnownModel {
     pub plan: ModelPlan,
-    pub labels: Option<At<Vec<String>>>,
+    pub labels: Option<Spanned<Vec<String>>>,
     pub metadata: Arc<BTreeMap<String, String>>,
     /// See [`Signature::made_by`](crate::Signature::made_by).
     pub made_by: Arc<BTreeMap<String, String>>,
@@ -173,7 +173,7 @@ impl Link {
 
 /// `[stages.NAME]`
 pub(crate) struct StageNode {
-    pub name: At<String>,
+    pub name: Spanned<String>,
     /// What it reads from, as written, in order. The first part of an entry names a model input (`inputs = { .. }`).
     pub upstreams: Upstreams,
     /// `None` when its kind is missing or unknown.
@@ -181,7 +181,7 @@ pub(crate) struct StageNode {
     /// `None` when a setting is wrong, too.
     pub draft: Option<Draft>,
     /// The keys of its table, and where they stand.
-    pub written: Vec<At<String>>,
+    pub written: Vec<Spanned<String>>,
     /// What it runs instead of a model of the file, until `graph` puts that behind those.
     pub program: Option<Box<ModelNode>>,
     /// It uses values of tasks that have not ended.
@@ -201,7 +201,7 @@ pub(crate) struct Connected {
     /// Where the rows that it is made of lie in a picture, if that is one place and another stage says it.
     pub placed: Option<ColumnRef>,
     /// The labels of the model whose rows it gives.
-    pub labels: Option<At<Vec<String>>>,
+    pub labels: Option<Spanned<Vec<String>>>,
     /// What that model says about itself.
     pub metadata: Arc<BTreeMap<String, String>>,
     /// See [`Signature::made_by`](crate::Signature::made_by).
@@ -251,18 +251,18 @@ impl StageNode {
 
 /// `[sinks.NAME]`
 pub(crate) struct SinkNode {
-    pub name: At<String>,
+    pub name: Spanned<String>,
     /// `None` when its kind is missing or unknown.
     pub kind: Option<Arc<dyn SinkKind>>,
     pub table: Table,
     /// What it reads from, as written; empty after an error.
-    pub from: Vec<At<String>>,
+    pub from: Vec<Spanned<String>>,
     /// It writes the failures of the run, and reads from nothing.
     pub is_of_failures: bool,
     /// As written, or by default. Relative to the output folder.
-    pub path: Option<At<String>>,
+    pub path: Option<Spanned<String>>,
     /// Of its part files.
-    pub rows_per_file: Option<At<u64>>,
+    pub rows_per_file: Option<Spanned<u64>>,
     pub ordered: bool,
     /// Its file, relative to the output folder; `None` was reported.
     pub file: Option<PathBuf>,
@@ -282,7 +282,7 @@ impl SinkNode {
 #[derive(Debug)]
 pub(crate) struct RawDevices {
     /// `None` is `"auto"`.
-    pub use_: Option<Vec<At<String>>>,
+    pub use_: Option<Vec<Spanned<String>>>,
     pub headroom: u64,
     /// How many commands share the CPU.
     pub slots: Option<usize>,

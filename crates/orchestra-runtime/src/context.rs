@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use orchestra_core::restart::RestartPolicy;
 use orchestra_core::{DeviceId, PipelineId, StageId, WorkerId};
-use orchestra_plan::{LatePlan, MaxFailed, PipelinePlan, Plan};
+use orchestra_plan::{DeferredPlan, MaxFailed, PipelinePlan, Plan};
 use orchestra_store::Extent;
 use tokio::time::Instant;
 
@@ -73,7 +73,7 @@ pub struct RunOptions {
     pub group_owner: GroupOwner,
     /// Run the tasks of the plan, and none of its pipelines.
     pub tasks_only: bool,
-    /// What the first part of this start has done: the tasks that the rest of the file was planned with. See [`Plan::late`].
+    /// What the first part of this start has done: the tasks that the rest of the file was planned with. See [`Plan::deferred`].
     pub first_part: Option<Arc<RunStatus>>,
     pub timeouts: Timeouts,
     pub restart: RestartPolicy,
@@ -120,9 +120,9 @@ pub struct RunContext {
 
 impl RunContext {
     /// What is planned after this run, where it is the first of two parts: only the tasks run whose values that uses, and what they come after.
-    pub fn planned_next(&self) -> Option<&LatePlan> {
+    pub fn planned_next(&self) -> Option<&DeferredPlan> {
         let RunOptions { first_part, tasks_only, .. } = &self.options;
-        self.plan.late.as_ref().filter(|_| first_part.is_none() && !tasks_only)
+        self.plan.deferred.as_ref().filter(|_| first_part.is_none() && !tasks_only)
     }
 
     /// The context of a run that starts now.

@@ -42,7 +42,7 @@ pub fn expand_of(
     loaders: Option<&ProcessLauncher>,
 ) -> Option<Arc<dyn Expand>> {
     let expand = source.expand.as_ref()?;
-    let (Some(look), Some(launcher)) = (expand.in_loader(), loaders) else { return Some(Arc::clone(expand)) };
+    let (Some(look), Some(launcher)) = (expand.to_wire(), loaders) else { return Some(Arc::clone(expand)) };
     let network = source.fetch.network();
     let looker = Looker::new(launcher, look, network.as_ref(), limits.sandbox);
     let readable = ReadablePlaces::new(source.fetch.opens(), &source.listing, &source.sandbox_read);

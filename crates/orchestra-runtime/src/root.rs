@@ -410,7 +410,7 @@ impl RootState {
         // A run of some tasks alone leaves the others to the next start.
         let complete = self.ended.values().all(|e| *e == PipelineEnd::Complete)
             && !self.context.options.tasks_only
-            && self.context.plan.late.is_none()
+            && self.context.plan.deferred.is_none()
             && !tasks.was_stopped
             && tasks.problem.is_none();
         let has_failed = self.context.stats.failed.get() > 0 || tasks.failed > 0;

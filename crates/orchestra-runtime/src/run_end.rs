@@ -44,7 +44,7 @@ impl Drop for TellTheEnd {
 
 /// Why the sources, stages and sinks of the file were not started, where they use values of tasks and were to be: the exit code, and in words.
 pub fn not_started(context: &RunContext) -> Option<(i32, String)> {
-    let late = context.plan.late.as_ref().filter(|_| !context.options.tasks_only)?;
+    let late = context.plan.deferred.as_ref().filter(|_| !context.options.tasks_only)?;
     let reports = context.tasks.reports(&context.plan.tasks, context.clock.now());
     let mut used = reports.iter().filter(|report| late.tasks.contains(&report.task));
     let used = used.find(|report| report.state != TaskStanding::Done).map(|report| &**report);

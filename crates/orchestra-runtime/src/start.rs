@@ -90,7 +90,7 @@ pub struct RunOutcome {
     /// Its records may be wrong, or come to no result: no start goes on with them.
     pub must_start_over: bool,
     /// This was the first of two parts: the file is to be planned again, and started with this report as [`RunOptions::first_part`]. See
-    /// [`Plan::late`].
+    /// [`Plan::deferred`].
     pub goes_on: bool,
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::trap_operator::{GOT_THROUGH, Trap, attempts, bloat, scribble, start_threads};
 use bincode::{Decode, Encode};
-use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
+use orchestra_core::data::{ColumnType, ItemError, Schema, Value};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, FailureKind};
 use orchestra_plan::{
@@ -50,7 +50,7 @@ impl Connect for TrapStage {
 impl RowWork for TrapStage {
     type Scratch = ();
 
-    fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+    fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), ItemError> {
         row[0].with_tensor(|tensor| {
             let first = tensor.data.first_chunk().map_or(0.0, |bytes| f32::from_ne_bytes(*bytes));
             spring(first)?;
@@ -59,19 +59,19 @@ impl RowWork for TrapStage {
     }
 }
 
-fn spring(first: f32) -> Result<(), Refusal> {
+fn spring(first: f32) -> Result<(), ItemError> {
     match Trap::of(first) {
         None | Some(Trap::Fork | Trap::BloatInCpp) => Ok(()),
         Some(Trap::Bloat) => {
             bloat();
-            Err(Refusal::result("the test stage took gigabytes, and was not refused"))
+            Err(ItemError::result("the test stage took gigabytes, and was not refused"))
         }
         Some(Trap::Threads) => {
             start_threads();
-            Err(Refusal::result("the test stage started thousands of threads, and lived"))
+            Err(ItemError::result("the test stage started thousands of threads, and lived"))
         }
         // As a decoder that asks first, and is told that there is none.
-        Some(Trap::OutOfMemory) => Err(Refusal {
+        Some(Trap::OutOfMemory) => Err(ItemError {
             kind: FailureKind::OutOfMemory,
             error: "the test stage found no memory".to_owned(),
         }),
@@ -91,7 +91,7 @@ fn spring(first: f32) -> Result<(), Refusal> {
             std::thread::park_timeout(Duration::from_secs(3600));
         },
         Some(Trap::Exit) => std::process::exit(0),
-        Some(Trap::Fail) => Err(Refusal::result("the test stage was asked to fail")),
-        Some(Trap::Intrude) => Err(Refusal::result(format!("{GOT_THROUGH} {}.", attempts().join(", ")))),
+        Some(Trap::Fail) => Err(ItemError::result("the test stage was asked to fail")),
+        Some(Trap::Intrude) => Err(ItemError::result(format!("{GOT_THROUGH} {}.", attempts().join(", ")))),
     }
 }

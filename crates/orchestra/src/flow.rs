@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use orchestra_core::collect::Part;
-use orchestra_core::data::{Column, OwnedRow, OwnedValue, Refusal, Schema};
+use orchestra_core::data::{Column, ItemError, OwnedRow, OwnedValue, Schema};
 use orchestra_core::row_bytes::StoredValue;
 use orchestra_kinds::{read_reply, reply_json};
 use orchestra_machine::Machine;
@@ -111,7 +111,7 @@ impl Record {
     ///
     /// # Errors
     /// The sink is of another kind than `reply`.
-    pub fn values(&self) -> Result<Vec<StoredValue<'_>>, Refusal> {
+    pub fn values(&self) -> Result<Vec<StoredValue<'_>>, ItemError> {
         Ok(read_reply(&self.bytes)?.1)
     }
 
@@ -119,9 +119,9 @@ impl Record {
     ///
     /// # Errors
     /// As [`Record::values`].
-    pub fn json(&self) -> Result<Json, Refusal> {
+    pub fn json(&self) -> Result<Json, ItemError> {
         let row: OwnedRow = self.values()?.into_iter().map(StoredValue::into_value).collect();
-        reply_json(&self.of.schema, &row).map_err(|error| Refusal::result(error.to_string()))
+        reply_json(&self.of.schema, &row).map_err(|error| ItemError::result(error.to_string()))
     }
 
     /// Which part of its item it is of, the outermost split first.

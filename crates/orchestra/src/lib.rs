@@ -96,8 +96,8 @@ pub use verify::{FaultKind, Verified, VerifyError, verify};
 /// reads; what it does to a row is a `Map`, a `Fold`, a `Fetch` or an `Encoder`.
 pub mod kind {
     pub use orchestra_core::data::{
-        Column, ColumnType, Label, OwnedRow, OwnedValue, Picture, Pixels, Refusal, Schema, TensorView, Value,
-        WriteTensor, fixed_tensor,
+        Column, ColumnType, ItemError, Label, OwnedRow, OwnedValue, Picture, Pixels, Schema, TensorView,
+        Value, WriteTensor, fixed_tensor,
     };
     pub use orchestra_core::shapes::{
         Emit, Encoder, Fan, Fetch, FetchRun, Fold, InOrder, ItemInfo, KindSettings, Map, MapRun, Merge,
@@ -106,11 +106,11 @@ pub mod kind {
     pub use orchestra_core::{Code, DType, Dim, FailureKind, Kernel, Program, TensorSpec};
     pub use orchestra_plan::keys::WORKERS;
     pub use orchestra_plan::{
-        At, BatchDraft, Choice, Connect, Draft, Fields, Input, InputColumns, ItemSchema, Items, Json, Key,
-        Kinds, Limits, NamedTexts, ObjectAccess, ProgramContext, ProgramDraft, ReadOptions, Reported,
+        BatchDraft, Choice, Connect, Draft, Fields, Input, InputColumns, ItemSchema, Items, Json, Key, Kinds,
+        Limits, NamedTexts, ObjectAccess, ProgramContext, ProgramDraft, ReadOptions, Reported,
         ResolvedProgram, Runs, Setting, Settings, SinkKind, SourceConnected, SourceContext, SourceKind,
-        StageConnected, StageContext, StageKind, Typed, TypedSink, TypedSource, TypedStage, Upstreams, Word,
-        Writes, choices, key, settings,
+        Spanned, StageConnected, StageContext, StageKind, Typed, TypedSink, TypedSource, TypedStage,
+        Upstreams, Word, Writes, choices, key, settings,
     };
     pub use orchestra_store::{Expand, Found, ListError, ObjectStore, PassedOver, PushFound};
 }

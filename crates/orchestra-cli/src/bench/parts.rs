@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use orchestra::Plan;
 use orchestra::kind::{
-    Column, Emit, Encoder, Expand, Fetch, FetchRun, Found, ItemInfo, ListError, Map, MapRun, OwnedRow,
-    OwnedValue, PushFound, Refusal, Schema, Value,
+    Column, Emit, Encoder, Expand, Fetch, FetchRun, Found, ItemError, ItemInfo, ListError, Map, MapRun,
+    OwnedRow, OwnedValue, PushFound, Schema, Value,
 };
 use orchestra_core::{PipelineId, SinkId, SourceId, StageId, locked};
 use orchestra_plan::{ColumnRef, Origin, PipelinePlan, Shape, SinkPlan, SourcePlan, StagePlan};
@@ -106,8 +106,8 @@ pub fn alone(plan: &Plan, id: StageId, rows: &Arc<ReadyRows>) -> Plan {
             Shape::Batch(batch) if other == id => {
                 let reads = (0..stage.reads.len()).map(|column| ColumnRef { from: source, column });
                 (stage.reads, stage.from) = (reads.collect(), vec![source]);
-                batch.carries = stage.reads[stage.reads.len() - batch.values.len()..].to_vec();
-                (stage.home, stage.within) = (source, Vec::new());
+                batch.passthrough_columns = stage.reads[stage.reads.len() - batch.values.len()..].to_vec();
+                (stage.home, stage.enclosing_splits) = (source, Vec::new());
             }
             _ => nothing(stage),
         }
@@ -170,7 +170,7 @@ fn sink_before(plan: &Plan, id: StageId, rows: &Arc<ReadyRows>) -> SinkPlan {
 
 impl Encoder for ReadyRows {
     /// Keeps the first rows. Of all further ones tensors are written, as into a slot.
-    fn encode(&self, _: &ItemInfo<'_>, row: &[Value<'_>], _: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn encode(&self, _: &ItemInfo<'_>, row: &[Value<'_>], _: &mut Vec<u8>) -> Result<(), ItemError> {
         if locked(&self.0).len() < MOST_ROWS && !row.iter().any(|value| matches!(value, Value::Picture(_))) {
             let kept = row.iter().map(OwnedValue::copy_of).collect::<Result<_, _>>()?;
             locked(&self.0).push(kept);
@@ -197,7 +197,7 @@ impl Fetch for ReplayRows {
 }
 
 impl FetchRun for ReplayRun {
-    fn fetch(&mut self, _: &[u8]) -> Result<u64, Refusal> {
+    fn fetch(&mut self, _: &[u8]) -> Result<u64, ItemError> {
         self.next = (self.next + 1) % self.rows.len().max(1);
         Ok(0)
     }
@@ -234,7 +234,7 @@ impl Map for LeftOutStage {
 }
 
 impl MapRun for LeftOutStage {
-    fn apply(&mut self, _: &[Value<'_>], _: &mut dyn Emit) -> Result<(), Refusal> {
+    fn apply(&mut self, _: &[Value<'_>], _: &mut dyn Emit) -> Result<(), ItemError> {
         Ok(())
     }
 }

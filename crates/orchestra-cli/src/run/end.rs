@@ -68,7 +68,7 @@ fn run_end(outcome: &RunOutcome, plan: &Plan) -> RunEnd {
     match outcome.exit_code {
         0 => RunEnd::Finished,
         65 if outcome.problems.is_empty() => RunEnd::Finished,
-        65 if plan.late.is_some() => RunEnd::Stopped { reason, code: ExitCode::ItemsFailed },
+        65 if plan.deferred.is_some() => RunEnd::Stopped { reason, code: ExitCode::ItemsFailed },
         65 => {
             // `orchestra retry` takes no settings.
             let lifted = if is_retry() { Vec::new() } else { outcome.lifted_limits.clone() };

@@ -8,7 +8,7 @@ use bincode::{Decode, Encode};
 use smallvec::SmallVec;
 
 use super::{Emit, Fan, Map, MapRun};
-use crate::data::{Refusal, Value};
+use crate::data::{ItemError, Value};
 use crate::ids::{ColumnRef, Origin, StageId};
 use crate::left_out::LeftOut;
 
@@ -48,16 +48,16 @@ pub trait Leaves {
     fn made(&mut self, at: usize, stage: StageId, row: &[Value<'_>]);
 
     /// A map makes so many rows, at least one, and each is a part of its own.
-    fn parts(&mut self, at: usize, n: u32) -> Result<(), Refusal>;
+    fn parts(&mut self, at: usize, n: u32) -> Result<(), ItemError>;
 
     /// A map has dropped its row, or makes no parts of it.
-    fn nothing(&mut self, at: usize) -> Result<(), Refusal>;
+    fn nothing(&mut self, at: usize) -> Result<(), ItemError>;
 
     /// A row has come to a leaf.
     fn leaf(&mut self, leaf: usize, scope: &RowScope<'_>) -> Result<(), RowEnded>;
 
     /// A map has failed.
-    fn fail(&mut self, stage: StageId, refusal: Refusal) -> RowEnded;
+    fn fail(&mut self, stage: StageId, refusal: ItemError) -> RowEnded;
 
     /// As [`Emit::left_out`].
     fn left_out(&mut self, stage: StageId, what: LeftOut, n: u64);
@@ -93,7 +93,7 @@ impl<'a> RowScope<'a> {
     ///
     /// # Errors
     /// It is not there, which is a bug.
-    pub fn get(&self, read: ColumnRef) -> Result<Value<'a>, Refusal> {
+    pub fn get(&self, read: ColumnRef) -> Result<Value<'a>, ItemError> {
         let mut at = Some(self);
         while let Some(scope) = at {
             if let Some((_, value)) = scope.carried.iter().find(|(column, _)| *column == read) {
@@ -104,14 +104,14 @@ impl<'a> RowScope<'a> {
             }
             at = scope.up;
         }
-        Err(Refusal::result("internal error: a column that a stage reads is missing; this is a bug"))
+        Err(ItemError::result("internal error: a column that a stage reads is missing; this is a bug"))
     }
 }
 
-impl From<RowEnded> for Refusal {
+impl From<RowEnded> for ItemError {
     /// For maps to pass on.
-    fn from(_: RowEnded) -> Refusal {
-        Refusal::result("")
+    fn from(_: RowEnded) -> ItemError {
+        ItemError::result("")
     }
 }
 
@@ -165,7 +165,7 @@ impl Walk<'_> {
                 self.runs.runs[at] = Some(run);
                 applied
             }
-            Err(_) => Err(Refusal::result("internal error while the item was worked on; this is a bug")),
+            Err(_) => Err(ItemError::result("internal error while the item was worked on; this is a bug")),
         };
         if is_over {
             return Err(RowEnded);
@@ -192,7 +192,7 @@ struct MapEmitter<'w, 'r, 'e> {
 }
 
 impl Emit for MapEmitter<'_, '_, '_> {
-    fn parts(&mut self, n: usize) -> Result<(), Refusal> {
+    fn parts(&mut self, n: usize) -> Result<(), ItemError> {
         if self.fan != Fan::Parts || self.parts.is_some() {
             return Err(another_number());
         }
@@ -204,7 +204,7 @@ impl Emit for MapEmitter<'_, '_, '_> {
         Ok(())
     }
 
-    fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
+    fn row(&mut self, row: &[Value<'_>]) -> Result<(), ItemError> {
         let most = match self.fan {
             Fan::One | Fan::AtMostOne => 1,
             Fan::Parts => self.parts.unwrap_or(0),
@@ -228,11 +228,11 @@ impl Emit for MapEmitter<'_, '_, '_> {
     }
 }
 
-fn another_number() -> Refusal {
-    Refusal::result("a stage gave another number of rows than it may; this is a bug")
+fn another_number() -> ItemError {
+    ItemError::result("a stage gave another number of rows than it may; this is a bug")
 }
 
 /// Of an item that cannot be split so often.
-pub fn too_many_parts() -> Refusal {
-    Refusal::result("the item became more parts than can be counted")
+pub fn too_many_parts() -> ItemError {
+    ItemError::result("the item became more parts than can be counted")
 }

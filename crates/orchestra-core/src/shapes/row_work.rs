@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 
 use super::{Emit, Fan, KindSettings, Map, MapRun, Packing};
-use crate::data::{Refusal, Value};
+use crate::data::{ItemError, Value};
 
 /// What a stage does to a row, with all that it needs for it.
 pub trait RowWork: fmt::Debug + Send + Sync + Encode + Decode<()> + 'static {
@@ -23,7 +23,7 @@ pub trait RowWork: fmt::Debug + Send + Sync + Encode + Decode<()> + 'static {
         scratch: &mut Self::Scratch,
         inputs: &[Value<'_>],
         emit: &mut dyn Emit,
-    ) -> Result<(), Refusal>;
+    ) -> Result<(), ItemError>;
 
     /// As [`Map::packing`].
     fn packing(&self, column: usize) -> Option<Arc<dyn Packing>> {
@@ -37,8 +37,8 @@ impl RowWork for () {
     type Scratch = ();
     const IN_LOADER: bool = false;
 
-    fn apply(&self, (): &mut (), _: &[Value<'_>], _: &mut dyn Emit) -> Result<(), Refusal> {
-        Err(Refusal::result("internal error: the stage is no map; this is a bug"))
+    fn apply(&self, (): &mut (), _: &[Value<'_>], _: &mut dyn Emit) -> Result<(), ItemError> {
+        Err(ItemError::result("internal error: the stage is no map; this is a bug"))
     }
 }
 
@@ -47,7 +47,7 @@ pub fn map_of<W: RowWork>(kind: &'static str, work: W, cost: Option<usize>) -> A
     Arc::new(MapOf { kind, work: Arc::new(work), cost: cost.unwrap_or(usize::MAX) })
 }
 
-/// The same map in a loader process, of what [`Map::in_loader`] wrote down; `None` where these are other settings.
+/// The same map in a loader process, of what [`Map::to_wire`] wrote down; `None` where these are other settings.
 pub fn map_from<W: RowWork>(kind: &'static str, settings: &KindSettings) -> Option<Arc<dyn Map>> {
     let (work, cost) = settings.read()?;
     Some(Arc::new(MapOf::<W> { kind, work: Arc::new(work), cost }))
@@ -73,7 +73,7 @@ impl<W: RowWork> Map for MapOf<W> {
         self.cost
     }
 
-    fn in_loader(&self) -> Option<KindSettings> {
+    fn to_wire(&self) -> Option<KindSettings> {
         let settings = (&*self.work, self.cost);
         W::IN_LOADER.then(|| KindSettings::of(self.kind, &settings)).flatten()
     }
@@ -89,7 +89,7 @@ struct MapOfRun<W: RowWork> {
 }
 
 impl<W: RowWork> MapRun for MapOfRun<W> {
-    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), ItemError> {
         self.work.apply(&mut self.scratch, inputs, emit)
     }
 }

@@ -6,7 +6,7 @@ use futures::StreamExt as _;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStoreExt as _};
 use orchestra_core::FailureKind;
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 use tokio::runtime::Runtime;
 
 use super::client::{Client, Patience, Url, apart, runtime};
@@ -36,13 +36,13 @@ impl ReadObject for ObjectReader {
         self.ask(url, head)
     }
 
-    fn read(&mut self, url: &[u8], buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn read(&mut self, url: &[u8], buffer: &mut Vec<u8>) -> Result<(), ItemError> {
         let read = self.get(url, GetOptions::default(), LARGEST_FILE_BYTES, buffer);
         match read.map_err(|trouble| trouble.refusal(url))? {
             bytes if bytes > LARGEST_FILE_BYTES => {
                 let text = String::from_utf8_lossy(url);
                 let error = format!("`{text}` has {bytes} bytes or more, more than is read of one (1 GiB)");
-                Err(Refusal { kind: FailureKind::TooLarge, error })
+                Err(ItemError { kind: FailureKind::TooLarge, error })
             }
             _ => Ok(()),
         }

@@ -146,7 +146,7 @@ mod tests {
         for (kind, expected) in [
             (TroubleKind::Question, StoreTrouble::Passing),
             (TroubleKind::Store, StoreTrouble::Passing),
-            (TroubleKind::Refused, StoreTrouble::Refusal),
+            (TroubleKind::Refused, StoreTrouble::ItemError),
             (TroubleKind::Object, StoreTrouble::Mistake),
             (TroubleKind::Missing, StoreTrouble::Mistake),
             (TroubleKind::Settings, StoreTrouble::Mistake),

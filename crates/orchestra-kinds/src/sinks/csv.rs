@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::Element;
-use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
+use orchestra_core::data::{ColumnType, ItemError, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, ReadBack, ReadRecord, Reported, TypedSink, settings};
 use orchestra_store::ObjectOutput;
@@ -77,7 +77,7 @@ impl Encoder for CsvEncoder {
         out
     }
 
-    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), ItemError> {
         let mut cells = vec![item.name.to_owned(), item.id.index.to_string(), item.source.to_owned()];
         for (column, value) in self.schema.0.iter().zip(row) {
             match value {
@@ -103,7 +103,7 @@ impl Encoder for CsvEncoder {
                 })?,
             }
         }
-        line(&cells, out).map_err(|error| Refusal::result(error.to_string()))
+        line(&cells, out).map_err(|error| ItemError::result(error.to_string()))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use orchestra_core::data::{Column, ColumnType, Pixels, Refusal, TensorView, Value};
+use orchestra_core::data::{Column, ColumnType, ItemError, Pixels, TensorView, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_core::{DType, Dim, Layout, TensorSpec};
 use orchestra_plan::{Choice as _, Fields, Input, ReadBack, Reported, TypedSink, Writes, settings};
@@ -118,13 +118,13 @@ fn layout(tensor: &TensorSpec) -> Result<Layout, Unfit> {
 
 impl ImageSettings {
     /// Appends what is made of pixels.
-    fn append(self, pixels: &Pixels<'_>, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn append(self, pixels: &Pixels<'_>, out: &mut Vec<u8>) -> Result<(), ItemError> {
         out.extend_from_slice(&self.format.encode(pixels, self.quality)?);
         Ok(())
     }
 
     /// The same of a row of pixels. Dimensions that the plan leaves open are known here.
-    fn append_row(self, row: &TensorView<'_>, layout: Layout, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn append_row(self, row: &TensorView<'_>, layout: Layout, out: &mut Vec<u8>) -> Result<(), ItemError> {
         let (channels, height, width) = match (layout, row.shape) {
             (Layout::Nchw, [channels, height, width]) | (Layout::Nhwc, [height, width, channels]) => {
                 (*channels, *height, *width)
@@ -134,7 +134,7 @@ impl ImageSettings {
         let sides = u32::try_from(width).ok().zip(u32::try_from(height).ok());
         let sides = sides.filter(|(width, height)| *width > 0 && *height > 0 && matches!(channels, 1 | 3));
         let Some((width, height)) = sides else {
-            return Err(Refusal::result(format!("`{}` is {:?}, which is no picture", row.name, row.shape)));
+            return Err(ItemError::result(format!("`{}` is {:?}, which is no picture", row.name, row.shape)));
         };
         let interleaved: Vec<u8>;
         let bytes = if layout == Layout::Nchw && channels == 3 {
@@ -167,7 +167,7 @@ impl Encoder for PictureEncoder {
         Some(&self.ending)
     }
 
-    fn encode(&self, _: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn encode(&self, _: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), ItemError> {
         match (row, self.content) {
             ([Value::Bytes(bytes)], ImageContent::Bytes) => {
                 out.extend_from_slice(bytes);
@@ -179,7 +179,7 @@ impl Encoder for PictureEncoder {
             ([value], ImageContent::Pixels(made, layout)) => {
                 value.with_tensor(|row| made.append_row(row, layout, out))
             }
-            _ => Err(Refusal::result("internal error: expected one picture; this is a bug")),
+            _ => Err(ItemError::result("internal error: expected one picture; this is a bug")),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use orchestra_core::Element;
-use orchestra_core::data::{Label, Refusal, Schema, Value};
+use orchestra_core::data::{ItemError, Label, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, ReadBack, Reported, TypedSink, settings};
 use orchestra_store::ObjectOutput;
@@ -46,7 +46,7 @@ impl Encoder for JsonLinesEncoder {
         true
     }
 
-    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), ItemError> {
         write(&mut *out, br#"{"item":"#, item.name)?;
         write(&mut *out, br#","index":"#, &item.id.index)?;
         write(&mut *out, br#","source":"#, item.source)?;
@@ -64,7 +64,7 @@ impl Encoder for JsonLinesEncoder {
 }
 
 /// By far the most common result, without the indirections of a general one.
-fn classes(labels: &[Label<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+fn classes(labels: &[Label<'_>], out: &mut Vec<u8>) -> Result<(), ItemError> {
     for (place, label) in labels.iter().enumerate() {
         let before: &[u8] = if place > 0 { br#",{"label":"# } else { br#"{"label":"# };
         write(&mut *out, before, label.label)?;
@@ -75,9 +75,9 @@ fn classes(labels: &[Label<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn write<T: Serialize + ?Sized>(out: &mut Vec<u8>, before: &[u8], value: &T) -> Result<(), Refusal> {
+fn write<T: Serialize + ?Sized>(out: &mut Vec<u8>, before: &[u8], value: &T) -> Result<(), ItemError> {
     out.extend_from_slice(before);
-    serde_json::to_writer(out, value).map_err(|error| Refusal::result(error.to_string()))
+    serde_json::to_writer(out, value).map_err(|error| ItemError::result(error.to_string()))
 }
 
 #[cfg(test)]

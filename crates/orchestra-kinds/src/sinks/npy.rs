@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use orchestra_core::data::{Refusal, Value};
+use orchestra_core::data::{ItemError, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, ReadBack, Reported, TypedSink, Writes, settings};
 use orchestra_store::ObjectOutput;
@@ -39,9 +39,9 @@ impl TypedSink for Npy {
 struct NpyEncoder;
 
 impl Encoder for NpyEncoder {
-    fn encode(&self, _: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn encode(&self, _: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), ItemError> {
         let [value] = row else {
-            return Err(Refusal::result("internal error: expected one tensor; this is a bug"));
+            return Err(ItemError::result("internal error: expected one tensor; this is a bug"));
         };
         value.with_tensor(|tensor| write_array(tensor, out))
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use orchestra_core::collect::Part;
-use orchestra_core::data::{OwnedRow, Refusal, Schema, Value};
+use orchestra_core::data::{ItemError, OwnedRow, Schema, Value};
 use orchestra_core::row_bytes::{StoredValue, read, write};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, Reported, TypedSink, Writes, settings};
@@ -39,7 +39,7 @@ impl TypedSink for Reply {
 struct TypedRecord;
 
 impl Encoder for TypedRecord {
-    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), ItemError> {
         let parts: Vec<(u32, u32)> = item.parts.iter().map(|part| (part.index, part.of)).collect();
         let values: Vec<StoredValue<'_>> = row.iter().map(StoredValue::of).collect::<Result<_, _>>()?;
         write(&(parts, values), out)
@@ -50,7 +50,7 @@ impl Encoder for TypedRecord {
 type PartAndValues<'a> = (Vec<(u32, u32)>, Vec<StoredValue<'a>>);
 
 /// Which part of its item a record of this kind is of, the outermost split first, and its values.
-pub fn read_reply(record: &[u8]) -> Result<(Vec<Part>, Vec<StoredValue<'_>>), Refusal> {
+pub fn read_reply(record: &[u8]) -> Result<(Vec<Part>, Vec<StoredValue<'_>>), ItemError> {
     let ((parts, values), _): (PartAndValues<'_>, usize) = read(record)?;
     Ok((parts.into_iter().map(|(index, of)| Part { index, of }).collect(), values))
 }

@@ -5,12 +5,12 @@ use std::io::BufReader;
 use std::path::Path;
 use std::sync::Arc;
 
-use orchestra_core::data::{Column, ColumnType, Refusal, Schema, Value};
+use orchestra_core::data::{Column, ColumnType, ItemError, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo, PartFiles};
 use orchestra_core::{DType, Element};
 use orchestra_plan::{
-    At, Bytes, Fields, Input, ReadBack, ReadOptions, ReadRecord, Reported, TypedSink, Writes, format_bytes,
-    settings,
+    Bytes, Fields, Input, ReadBack, ReadOptions, ReadRecord, Reported, Spanned, TypedSink, Writes,
+    format_bytes, settings,
 };
 use orchestra_store::{ObjectOutput, RecordHead};
 use serde::Serialize;
@@ -35,7 +35,7 @@ const MOST_BYTES_PER_FILE: u64 = 1 << 30;
 settings! {
     pub struct TarSink {
         /// a part is written once so many bytes of rows wait for it, up to 1 GiB; it needs twice as much memory while it is written
-        bytes_per_file: At<Bytes> = "64MiB",
+        bytes_per_file: Spanned<Bytes> = "64MiB",
     }
 }
 
@@ -55,7 +55,7 @@ impl TypedSink for TarSink {
 
     fn connect(self, input: &Input, fields: &mut Fields<'_, '_>) -> Result<Arc<dyn Encoder>, Reported> {
         let rows_per_file = fields.integer("rows_per_file").map_or(ROWS_PER_FILE, |rows| rows.value);
-        let At { value: Bytes(bytes_per_file), span } = self.bytes_per_file;
+        let Spanned { value: Bytes(bytes_per_file), span } = self.bytes_per_file;
         if !(1..=MOST_BYTES_PER_FILE).contains(&bytes_per_file) {
             let reason = format!("is {}, and must be 1 byte to 1 GiB", format_bytes(bytes_per_file));
             return fields.bad("bytes_per_file", span, &reason).help("a part is made in memory").fail();
@@ -175,19 +175,23 @@ fn key_of(item: &ItemInfo<'_>) -> String {
 }
 
 /// Appends what `write` does, and its length in front of it.
-fn piece(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>) -> Result<(), Refusal>) -> Result<(), Refusal> {
+fn piece(
+    out: &mut Vec<u8>,
+    write: impl FnOnce(&mut Vec<u8>) -> Result<(), ItemError>,
+) -> Result<(), ItemError> {
     let begin = out.len();
     out.extend_from_slice(&[0; size_of::<u32>()]);
     write(out)?;
     let len = u32::try_from(out.len() - begin - size_of::<u32>());
-    let len = len.map_err(|_| Refusal::result("the record has more than 4 GiB, which no part file takes"))?;
+    let len =
+        len.map_err(|_| ItemError::result("the record has more than 4 GiB, which no part file takes"))?;
     out[begin..begin + size_of::<u32>()].copy_from_slice(&len.to_le_bytes());
     Ok(())
 }
 
 impl Encoder for SampleEncoder {
     /// Key, record and members, each with its length.
-    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), ItemError> {
         #[derive(Serialize)]
         struct SampleRecord<'a> {
             item: &'a str,
@@ -198,7 +202,7 @@ impl Encoder for SampleEncoder {
         }
         let value = |at: usize| {
             let missing =
-                || Refusal::result("internal error: a column of the record is missing; this is a bug");
+                || ItemError::result("internal error: a column of the record is missing; this is a bug");
             row.get(at).copied().ok_or_else(missing)
         };
         piece(out, |out| {
@@ -208,7 +212,7 @@ impl Encoder for SampleEncoder {
         let values: Vec<Value<'_>> = self.in_record.iter().map(|at| value(*at)).collect::<Result<_, _>>()?;
         let result = (!values.is_empty()).then_some(RowJson { schema: &self.schema, row: &values });
         let record = SampleRecord { item: item.name, index: item.id.index, source: item.source, result };
-        let no_json = |error: serde_json::Error| Refusal::result(error.to_string());
+        let no_json = |error: serde_json::Error| ItemError::result(error.to_string());
         piece(out, |out| serde_json::to_writer(out, &record).map_err(no_json))?;
         for (at, content, _) in &self.members {
             let value = value(*at)?;
@@ -223,7 +227,7 @@ impl Encoder for SampleEncoder {
 }
 
 impl MemberContent {
-    fn write(self, value: &Value<'_>, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn write(self, value: &Value<'_>, out: &mut Vec<u8>) -> Result<(), ItemError> {
         match (self, value) {
             (MemberContent::Text, Value::Text(text)) => out.extend_from_slice(text.as_bytes()),
             (MemberContent::Bytes, Value::Bytes(bytes)) => out.extend_from_slice(bytes),
@@ -234,10 +238,10 @@ impl MemberContent {
             (MemberContent::Array, value) => value.with_tensor(|tensor| write_array(tensor, out))?,
             (MemberContent::Number, value) => value.with_tensor(|tensor| {
                 let number = serde_json::to_vec(&JsonNumber(Element::read(tensor.dtype, tensor.data)));
-                out.extend_from_slice(&number.map_err(|error| Refusal::result(error.to_string()))?);
+                out.extend_from_slice(&number.map_err(|error| ItemError::result(error.to_string()))?);
                 Ok(())
             })?,
-            _ => return Err(Refusal::result("internal error: a column has another type; this is a bug")),
+            _ => return Err(ItemError::result("internal error: a column has another type; this is a bug")),
         }
         Ok(())
     }
@@ -252,12 +256,12 @@ impl PartFiles for SampleEncoder {
         self.bytes_per_file
     }
 
-    fn file(&self, records: &[&[u8]]) -> Result<Vec<u8>, Refusal> {
-        let damaged = || Refusal::result("a row that waited for its part is damaged");
+    fn file(&self, records: &[&[u8]]) -> Result<Vec<u8>, ItemError> {
+        let damaged = || ItemError::result("a row that waited for its part is damaged");
         let bytes: usize = records.iter().map(|record| record.len()).sum();
         let room = bytes + records.len() * (self.members.len() + 1) * 1024;
         let mut archive = tar::Builder::new(Vec::with_capacity(room));
-        let refused = |error: std::io::Error| Refusal::result(error.to_string());
+        let refused = |error: std::io::Error| ItemError::result(error.to_string());
         let mut keys: HashMap<String, u64> = HashMap::new();
         for record in records {
             let mut rest = *record;
@@ -266,7 +270,7 @@ impl PartFiles for SampleEncoder {
                 let (piece, behind) =
                     behind.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or_else(damaged)?;
                 rest = behind;
-                Ok::<&[u8], Refusal>(piece)
+                Ok::<&[u8], ItemError>(piece)
             };
             let key = std::str::from_utf8(next()?).map_err(|_| damaged())?;
             let key = unique(&mut keys, key);

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use bincode::{Decode, Encode};
 use orchestra_core::FailureKind;
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 use orchestra_core::shapes::{FetchRun, KindSettings, Opens};
 use orchestra_plan::{
     Fields, ItemSchema, Items, Json, ObjectAccess, ReadOptions, Reported, Setting, SourceContext,
@@ -289,7 +289,7 @@ impl Items for CsvItems {
                 }
                 refusal
             })?;
-            let refuse = |error: String| Refusal { kind: FailureKind::Decode, error };
+            let refuse = |error: String| ItemError { kind: FailureKind::Decode, error };
             let record = parser.n_fields(bytes, n_columns);
             let record = record.map_err(|why| refuse(format!("the record {why}")))?;
             let beside = row.fill(|at, field, cell| {
@@ -354,7 +354,7 @@ mod tests {
                 "never closed, up to the end of the file: it opens in its first line, at `\"f,\"\"`; close it",
             ),
         ] {
-            let Refusal { kind, error } = run.fetch(&items[at].1).unwrap_err();
+            let ItemError { kind, error } = run.fetch(&items[at].1).unwrap_err();
             assert!(kind == FailureKind::Decode && error.contains(why), "{error}");
         }
         std::fs::write(&path, "id,text\n1,a\n").unwrap();

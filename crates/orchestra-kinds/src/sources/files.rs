@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{Column, ColumnType, Refusal, Schema, TensorView, Value};
+use orchestra_core::data::{Column, ColumnType, ItemError, Schema, TensorView, Value};
 use orchestra_core::shapes::{FetchRun, Opens};
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
@@ -68,7 +68,7 @@ struct WholeFile {
 }
 
 impl FetchRun for WholeFile {
-    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
+    fn fetch(&mut self, locator: &[u8]) -> Result<u64, ItemError> {
         let path = Path::new(OsStr::from_bytes(locator));
         match &mut self.objects {
             Some(objects) => objects.read(locator, &mut self.content)?,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bincode::{Decode, Encode};
 use orchestra_core::FailureKind;
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 use orchestra_core::shapes::{FetchRun, KindSettings, Opens};
 use orchestra_plan::{
     ItemSchema, Items, ObjectAccess, ReadOptions, Reported, SourceContext, TypedSource, settings,
@@ -156,7 +156,7 @@ impl Items for JsonLinesItems {
         let mut reader = RecordReader::new(options);
         fetch_into(row, move |row, locator| {
             let (path, bytes, opener) = reader.read(locator)?;
-            let refuse = |error: String| Refusal { kind: FailureKind::Decode, error };
+            let refuse = |error: String| ItemError { kind: FailureKind::Decode, error };
             if std::str::from_utf8(bytes).is_err() {
                 return Err(refuse(format!("the line {NO_UTF8}")));
             }
@@ -220,7 +220,7 @@ mod tests {
             (6, "expected value"),
             (7, "it has `n` twice"),
         ] {
-            let Refusal { kind, error } = run.fetch(&items[at].1).unwrap_err();
+            let ItemError { kind, error } = run.fetch(&items[at].1).unwrap_err();
             assert!(kind == FailureKind::Decode && error.contains(why), "{error}");
         }
         std::fs::write(&path, "{}").unwrap();

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use half::f16;
-use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
+use orchestra_core::data::{ColumnType, ItemError, Schema, TensorView, Value, fixed_tensor};
 use orchestra_core::shapes::FetchRun;
 use orchestra_core::{DType, MAX_RANK};
 use orchestra_plan::{
-    At, ItemSchema, Items, ReadOptions, Reported, SourceContext, TypedSource, choices, settings,
+    ItemSchema, Items, ReadOptions, Reported, SourceContext, Spanned, TypedSource, choices, settings,
 };
 use orchestra_store::{Found, ListError, PushFound};
 
@@ -25,11 +25,11 @@ settings! {
         #[missing("say how many: items = 1000")]
         items: u64,
         /// the shape of an item; `[]` is a single number
-        shape: Option<At<ShapeSetting>> => "[]",
+        shape: Option<Spanned<ShapeSetting>> => "[]",
         /// the type of the numbers; whole numbers are any of their type
         dtype: DType = "f32",
         /// how they lie
-        distribution: At<Distribution> = "uniform",
+        distribution: Spanned<Distribution> = "uniform",
         /// other seeds give other numbers
         #[range(0, i64::MAX as u64)]
         seed: u64 = 0,
@@ -111,7 +111,7 @@ struct RandomFetch {
 }
 
 impl FetchRun for RandomFetch {
-    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
+    fn fetch(&mut self, locator: &[u8]) -> Result<u64, ItemError> {
         let (_, item) = parts(locator, 1)?;
         let RandomItems { seed, dtype, ref shape, is_normal, .. } = self.numbers;
         let elements = shape.iter().product::<usize>();

@@ -4,9 +4,11 @@ use std::path::Path;
 
 use bincode::{Decode, Encode};
 use orchestra_core::DType;
-use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
+use orchestra_core::data::{ColumnType, ItemError, Schema, TensorView, Value, fixed_tensor};
 use orchestra_core::shapes::FetchRun;
-use orchestra_plan::{At, ItemSchema, Items, ReadOptions, Reported, SourceContext, TypedSource, settings};
+use orchestra_plan::{
+    ItemSchema, Items, ReadOptions, Reported, SourceContext, Spanned, TypedSource, settings,
+};
 use orchestra_store::{Found, ListError, PushFound};
 
 use super::reading::limits::MOST_ITEMS;
@@ -20,9 +22,9 @@ settings! {
         start: i64 = 0,
         /// where it ends; this number is none of them
         #[missing("say where it ends: stop = 1000 gives the numbers 0 to 999")]
-        stop: At<i64>,
+        stop: Spanned<i64>,
         /// from one number to the next; not 0
-        step: At<i64> = 1,
+        step: Spanned<i64> = 1,
     }
 }
 
@@ -100,11 +102,11 @@ struct RangeFetch {
 }
 
 impl FetchRun for RangeFetch {
-    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
+    fn fetch(&mut self, locator: &[u8]) -> Result<u64, ItemError> {
         let (_, at) = parts(locator, 1)?;
         let number = self.numbers.get(at[0]);
         self.bytes = number
-            .ok_or_else(|| Refusal::result("the range has no such number; this is a bug"))?
+            .ok_or_else(|| ItemError::result("the range has no such number; this is a bug"))?
             .to_ne_bytes();
         Ok(8)
     }

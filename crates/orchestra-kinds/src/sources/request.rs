@@ -1,7 +1,7 @@
 //! `kind = "request"`: what a program asks about, one item each, of no list.
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
+use orchestra_core::data::{ColumnType, ItemError, Schema, Value};
 use orchestra_core::shapes::{FetchRun, Opens, RequestItem};
 use orchestra_plan::{ItemSchema, Items, ReadOptions, Reported, SourceContext, TypedSource, settings};
 
@@ -83,8 +83,8 @@ impl Items for RequestedItems {
 struct NoFetch;
 
 impl FetchRun for NoFetch {
-    fn fetch(&mut self, _: &[u8]) -> Result<u64, Refusal> {
-        Err(Refusal::result("internal error: a request brings its row; this is a bug"))
+    fn fetch(&mut self, _: &[u8]) -> Result<u64, ItemError> {
+        Err(ItemError::result("internal error: a request brings its row; this is a bug"))
     }
 
     fn with_row(&self, _: &mut dyn FnMut(&[Value<'_>])) {}

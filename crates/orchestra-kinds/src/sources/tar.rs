@@ -10,7 +10,7 @@ use std::slice;
 use bincode::{Decode, Encode};
 use orchestra_core::shapes::{FetchRun, KindSettings};
 use orchestra_plan::{
-    At, ItemSchema, Items, ObjectAccess, ReadOptions, Reported, SourceContext, TypedSource, settings,
+    ItemSchema, Items, ObjectAccess, ReadOptions, Reported, SourceContext, Spanned, TypedSource, settings,
 };
 use orchestra_store::{Found, ListError, PassedOver, PassedOverCounts, PushFound};
 
@@ -29,7 +29,7 @@ settings! {
     pub struct TarSource {
         /// the extensions whose members an item has, each a column of that name: pictures (`jpg`, `png`, `webp`, ...), `cls` (a number, i64),
         /// `txt`, `text`, `caption` and `json` (text), `npy` (a tensor of the first sample's shape); any other is bytes
-        columns: Option<Vec<At<String>>> => "those of the first sample",
+        columns: Option<Vec<Spanned<String>>> => "those of the first sample",
     }
 }
 
@@ -65,7 +65,10 @@ impl TypedSource for TarSource {
 }
 
 /// Extensions as members have them, each named once.
-fn extensions(names: Vec<At<String>>, source: &mut SourceContext<'_, '_>) -> Result<Vec<String>, Reported> {
+fn extensions(
+    names: Vec<Spanned<String>>,
+    source: &mut SourceContext<'_, '_>,
+) -> Result<Vec<String>, Reported> {
     let fields = &mut source.fields;
     let mut unique: Vec<String> = Vec::new();
     for name in names {

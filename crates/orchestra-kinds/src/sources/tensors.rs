@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use orchestra_core::shapes::KindSettings;
 use orchestra_plan::{
-    At, Diagnostic, Fields, ItemSchema, Json, NamedTexts, ObjectAccess, Reported, Setting, SourceContext,
-    Span, TypedSource, settings,
+    Diagnostic, Fields, ItemSchema, Json, NamedTexts, ObjectAccess, Reported, Setting, SourceContext, Span,
+    Spanned, TypedSource, settings,
 };
 use orchestra_store::{ListError, is_url};
 
@@ -24,12 +24,12 @@ settings! {
         /// only for `.npy`: the name of the tensor, for `from = "source.name"` and in records
         column: Option<String> => "\"x\"",
         /// only for `.npz`: the arrays that items have, each a column of its name
-        columns: Option<Vec<At<String>>> => "all",
+        columns: Option<Vec<Spanned<String>>> => "all",
         /// only for `.npy`: more columns of the same rows, each out of a file of its own: `beside = { b = "b.npy" }`. The path is relative to the file of `paths`; a `*` in it stands for the name of that file, as in `"../masks/*"`
         beside: Option<Beside>,
         /// an item is so many rows together, called `file.npy[from:to]`, with them as its first dimension; the rows of each file must be a multiple of it
         #[range(1, LARGEST_TENSOR as u64)]
-        rows: Option<At<u64>> => "one row",
+        rows: Option<Spanned<u64>> => "one row",
     }
 }
 

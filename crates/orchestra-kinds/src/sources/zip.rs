@@ -8,10 +8,10 @@ use std::slice;
 
 use bincode::{Decode, Encode};
 use orchestra_core::FailureKind;
-use orchestra_core::data::{ColumnType, Refusal, Schema};
+use orchestra_core::data::{ColumnType, ItemError, Schema};
 use orchestra_core::shapes::{FetchRun, KindSettings};
 use orchestra_plan::{
-    At, ItemSchema, Items, ObjectAccess, ReadOptions, Reported, SourceContext, TypedSource, settings,
+    ItemSchema, Items, ObjectAccess, ReadOptions, Reported, SourceContext, Spanned, TypedSource, settings,
 };
 use orchestra_store::{Found, ListError, PassedOver, PassedOverCounts, PushFound, escape, is_hidden};
 
@@ -29,7 +29,7 @@ settings! {
     pub struct Zip {
         /// globs of the members that are items, such as `*.png` or `train/**/*.jpg`, for the whole name; without it, those that end in `.jpg`, `.jpeg`, `.png`, `.webp`, `.bmp`,
         /// `.tif`, `.tiff` or `.gif`
-        members: Option<Vec<At<String>>> => "pictures by their extension",
+        members: Option<Vec<Spanned<String>>> => "pictures by their extension",
     }
 }
 
@@ -137,12 +137,12 @@ impl Items for Pictures {
             let (path, numbers) = parts(locator, 5)?;
             let place = numbers.first_chunk().and_then(|numbers| ZipPlace::of_numbers(*numbers));
             let place =
-                place.ok_or_else(|| Refusal::result("the list of items names no member; this is a bug"))?;
+                place.ok_or_else(|| ItemError::result("the list of items names no member; this is a bug"))?;
             if place.len > LARGEST_FILE_BYTES {
                 let error = format!("it has {} bytes, more than a picture file can have (1 GiB)", place.len);
-                return Err(Refusal { kind: FailureKind::TooLarge, error });
+                return Err(ItemError { kind: FailureKind::TooLarge, error });
             }
-            let failed = |error: String| Refusal {
+            let failed = |error: String| ItemError {
                 kind: FailureKind::Read,
                 error: format!("cannot read it from `{}`: {error}", path.display()),
             };

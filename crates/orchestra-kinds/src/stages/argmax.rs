@@ -1,11 +1,11 @@
 //! `kind = "argmax"`: the class with the largest score, for each place of a map.
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value};
+use orchestra_core::data::{ColumnType, ItemError, Schema, TensorView, Value};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
-    At, Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings,
+    Connect, Reported, Runs, Settings, Spanned, StageConnected, StageContext, TypedStage, settings,
 };
 
 use super::shared::best_classes::BestClasses;
@@ -15,7 +15,7 @@ settings! {
     pub struct Argmax {
         /// the dimension of the classes, counted from 0 and without the batch: 0 for `[C, height, width]`
         #[range(0, 63)]
-        axis: At<u64> = 0,
+        axis: Spanned<u64> = 0,
     }
 }
 
@@ -70,7 +70,7 @@ impl RowWork for Axis {
         (best, classes): &mut Self::Scratch,
         row: &[Value<'_>],
         emit: &mut dyn Emit,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ItemError> {
         row[0].with_tensor(|view| {
             best.find(view, self.0)?;
             classes.clear();

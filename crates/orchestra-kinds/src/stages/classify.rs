@@ -1,11 +1,11 @@
 //! `kind = "classify"`: the best classes of a tensor of scores, with their labels.
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{ColumnType, Label, Refusal, Schema, Value};
+use orchestra_core::data::{ColumnType, ItemError, Label, Schema, Value};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Dim, Element, TensorSpec};
 use orchestra_plan::{
-    At, Choice as _, Connect, Reported, Runs, Settings, Span, StageConnected, StageContext, TypedStage,
+    Choice as _, Connect, Reported, Runs, Settings, Span, Spanned, StageConnected, StageContext, TypedStage,
     choices, read_labels, settings,
 };
 
@@ -16,9 +16,9 @@ settings! {
     pub struct Classify {
         /// how many classes are given, best first
         #[range(1, 1_000_000)]
-        top_k: At<u64> = 1,
+        top_k: Spanned<u64> = 1,
         /// class names: a text file with one per line, in the order of the classes
-        labels: Option<At<String>> => "those of the model",
+        labels: Option<Spanned<String>> => "those of the model",
         /// how numbers of the tensor become scores
         scores: ClassScores = "softmax",
     }
@@ -168,7 +168,7 @@ impl RowWork for Ranking {
         Ranks(values, best): &mut Ranks,
         row: &[Value<'_>],
         emit: &mut dyn Emit,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ItemError> {
         row[0].with_tensor(|tensor| {
             // Classes are ranked by what the model gives: scores that saturate are equal, and the numbers that they come of are not.
             if matches!(tensor.dtype, DType::F64 | DType::I64 | DType::I32) {
@@ -239,7 +239,7 @@ fn can_be_ranked(
     name: &str,
     values: impl Iterator<Item = f64> + Clone,
     scores: ClassScores,
-) -> Result<(), Refusal> {
+) -> Result<(), ItemError> {
     if let Some(place) = values.clone().position(f64::is_nan) {
         return Err(no_number(name, place));
     }
@@ -249,7 +249,7 @@ fn can_be_ranked(
             Some(f64::INFINITY) => "holds an infinity",
             _ => "holds nothing but minus infinity",
         };
-        return Err(Refusal::result(format!("`{name}` {what}, of which softmax makes no score")));
+        return Err(ItemError::result(format!("`{name}` {what}, of which softmax makes no score")));
     }
     Ok(())
 }
@@ -270,7 +270,7 @@ fn scores_of_wide(
     logits: &[f64],
     scores: ClassScores,
     values: &mut Vec<f32>,
-) -> Result<(), Refusal> {
+) -> Result<(), ItemError> {
     let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = logits.iter().map(|v| (v - most).exp()).sum();
     values.clear();
@@ -338,7 +338,7 @@ mod tests {
 
     type Class = (String, u32, f32);
 
-    fn apply(ranking: &Ranking, tensor: TensorView<'_>) -> Result<Vec<Class>, Refusal> {
+    fn apply(ranking: &Ranking, tensor: TensorView<'_>) -> Result<Vec<Class>, ItemError> {
         let mut classes = Vec::new();
         testing::apply(ranking, &[Value::Tensor(tensor)], |row| {
             let [Value::Labels(labels)] = row else { panic!("not labels: {row:?}") };

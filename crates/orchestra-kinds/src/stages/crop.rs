@@ -4,7 +4,7 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::{DType, Dim, ImageSpec, TensorSpec};
 use orchestra_plan::{
-    At, Connect, Fields, Json, Key, Reported, Runs, Settings, StageConnected, StageContext, TypedStage,
+    Connect, Fields, Json, Key, Reported, Runs, Settings, Spanned, StageConnected, StageContext, TypedStage,
     choices, joined, list, settings,
 };
 
@@ -33,13 +33,13 @@ settings! {
         /// the order of the parts
         order: BoxOrder = "given",
         /// how much larger the cut is on each side, as a share of the side of the box
-        margin: At<f64> = 0,
+        margin: Spanned<f64> = 0,
         /// what becomes of a box that sticks out of the picture; not with `rotate`
         outside: Outside = "pad",
         /// only with a list that has `polygon`: cut the turned rectangle out and set it upright; what is 1.5 times as high as wide is turned to the left
-        rotate: At<bool> = false,
+        rotate: Spanned<bool> = false,
         /// only with `rotate`: a column of the list, true or false or one number; what it is true or not 0 for is turned by 180 degrees
-        turn: Option<At<String>>,
+        turn: Option<Spanned<String>>,
     }
 }
 
@@ -101,7 +101,7 @@ impl TypedStage for Crop {
     type Work = Cutting;
 
     fn check(&self, f: &mut Fields<'_, '_>) {
-        let BoxSettings { margin, rotate: At { value: rotates, .. }, turn, .. } = &self.boxes;
+        let BoxSettings { margin, rotate: Spanned { value: rotates, .. }, turn, .. } = &self.boxes;
         if !(margin.value as f32).is_finite() {
             f.bad("margin", margin.span, "is too large for f32, in which boxes are computed");
         }
@@ -274,7 +274,7 @@ impl Crop {
 /// The column of a list that `turn` names.
 fn turn_column(
     rows: &Schema,
-    written: &At<String>,
+    written: &Spanned<String>,
     name: &str,
     stage: &mut StageContext<'_>,
 ) -> Result<usize, Reported> {

@@ -1,12 +1,12 @@
 //! `kind = "ctc"`: the text that a recognition model reads, decoded greedily.
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{Column, ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
+use orchestra_core::data::{Column, ColumnType, ItemError, Schema, TensorView, Value, fixed_tensor};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Dim, Element};
 use orchestra_plan::tree::Toml;
 use orchestra_plan::{
-    At, Choice as _, Connect, Fields, Json, Reported, Runs, Setting, Settings, Span, StageConnected,
+    Choice as _, Connect, Fields, Json, Reported, Runs, Setting, Settings, Span, Spanned, StageConnected,
     StageContext, TypedStage, Word, choices, read_text, settings,
 };
 
@@ -22,10 +22,10 @@ settings! {
     pub struct Ctc {
         /// what the classes stand for, in their order and without the blank: a text file with one character per line; or the entry `character` of the
         /// metadata of the model, as PP-OCR models exported for RapidOCR have it
-        charset: Option<At<String>> => "that of the model",
+        charset: Option<Spanned<String>> => "that of the model",
         /// the class that stands for no character
         #[range(0, 10_000_000)]
-        blank: At<u64> = 0,
+        blank: Spanned<u64> = 0,
         /// whether a space follows the characters as one more class; or `true` or `false`
         space: Space = "auto",
         /// how outputs of the model become probabilities
@@ -186,7 +186,7 @@ impl Ctc {
 }
 
 /// The lines of a file: a space is a character, so nothing but the ends of lines is cut off.
-fn file(written: &At<String>, stage: &mut StageContext<'_>) -> Result<Vec<String>, Reported> {
+fn file(written: &Spanned<String>, stage: &mut StageContext<'_>) -> Result<Vec<String>, Reported> {
     let help = "a charset is text with one character per line, in the order of the classes";
     let text = read_text("charset", help, written, stage.folder, stage.host, stage.diags)?;
     let lines = text.strip_suffix('\n').unwrap_or(&text).split('\n');
@@ -217,7 +217,7 @@ pub struct CtcDecoder {
 impl RowWork for CtcDecoder {
     type Scratch = String;
 
-    fn apply(&self, text: &mut String, row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+    fn apply(&self, text: &mut String, row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), ItemError> {
         let score = row[0].with_tensor(|tensor| self.decode(tensor, text))?.to_ne_bytes();
         let score = TensorView { name: "score", dtype: DType::F32, shape: &[], data: &score };
         emit.row(&[Value::Text(text), Value::Tensor(score)])
@@ -254,11 +254,11 @@ impl CtcDecoder {
     }
 
     /// Writes the text, and gives its score.
-    fn decode(&self, tensor: &TensorView<'_>, text: &mut String) -> Result<f32, Refusal> {
+    fn decode(&self, tensor: &TensorView<'_>, text: &mut String) -> Result<f32, ItemError> {
         let classes = tensor.shape.last().copied().unwrap_or(0);
         if !self.is_largest {
             self.fits(classes).map_err(|why| {
-                Refusal::result(format!("the characters do not fit `{}`: {why}", tensor.name))
+                ItemError::result(format!("the characters do not fit `{}`: {why}", tensor.name))
             })?;
         }
         text.clear();
@@ -266,7 +266,7 @@ impl CtcDecoder {
         for (n, step) in tensor.data.chunks_exact(classes * tensor.dtype.size_bytes()).enumerate() {
             let best = if self.is_largest { self.best(step) } else { largest(tensor.dtype, step) };
             let Some((class, value)) = best else {
-                return Err(Refusal::result(format!(
+                return Err(ItemError::result(format!(
                     "step {n} of `{}` holds no number: it is NaN",
                     tensor.name
                 )));
@@ -283,7 +283,7 @@ impl CtcDecoder {
                     "step {n} of `{}` holds an infinity, of which softmax makes no score",
                     tensor.name
                 );
-                return Err(Refusal::result(error));
+                return Err(ItemError::result(error));
             }
             if class != last && class != self.blank {
                 text.push_str(self.character(class));
@@ -316,7 +316,7 @@ mod tests {
         CtcDecoder { charset, blank, classes: (n + 1, n + 2), scores, is_largest: false }
     }
 
-    fn decode(reader: &CtcDecoder, classes: usize, values: &[f32]) -> Result<(String, f32), Refusal> {
+    fn decode(reader: &CtcDecoder, classes: usize, values: &[f32]) -> Result<(String, f32), ItemError> {
         let data: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
         let shape = [values.len() / classes.max(1), classes];
         let view = TensorView { name: "y", dtype: DType::F32, shape: &shape, data: &data };

@@ -9,8 +9,8 @@ use orchestra_core::{Code, DType, Element, Kernel, TensorSpec};
 use orchestra_plan::keys::WORKERS;
 use orchestra_plan::tree::{Toml, TomlNode};
 use orchestra_plan::{
-    At, Draft, Drafted, Fields, FileKind, Files, Key, ProgramContext, ProgramDraft, Reported,
-    ResolvedProgram, Setting, Settings, TypedStage, Upstreams, joined, keys, settings,
+    Draft, Drafted, Fields, FileKind, Files, Key, ProgramContext, ProgramDraft, Reported, ResolvedProgram,
+    Setting, Settings, Spanned, TypedStage, Upstreams, joined, keys, settings,
 };
 
 use super::shared::batches::{BatchSettings, InputTable, upstreams_of_model};
@@ -27,7 +27,7 @@ settings! {
     pub struct Cuda {
         /// the file with the kernel, in CUDA C++
         #[missing("name the file with the kernel: source = \"kernel.cu\"")]
-        source: At<String>,
+        source: Spanned<String>,
         /// the function, which is `__global__` and takes what [CUDA](../guide/cuda.md#arguments) says: `vadd`, `scale<float>`
         #[missing("name the function: kernel = \"vadd\"")]
         kernel: String,
@@ -44,7 +44,7 @@ settings! {
         /// how many threads a launch has
         grid: Grid = "elements",
         /// options of NVRTC, the compiler: `["--use_fast_math"]`
-        options: Option<Vec<At<String>>>,
+        options: Option<Vec<Spanned<String>>>,
         /// how rows become batches, of which each is a launch; memory of the GPU is taken once, for the most rows
         batch: BatchSettings,
     }
@@ -205,8 +205,8 @@ fn expected(dtype: DType) -> &'static str {
 }
 
 /// `None` after an error.
-fn options(f: &mut Fields<'_, '_>, options: Vec<At<String>>) -> Option<Vec<String>> {
-    let is_arch = |option: &&At<String>| {
+fn options(f: &mut Fields<'_, '_>, options: Vec<Spanned<String>>) -> Option<Vec<String>> {
+    let is_arch = |option: &&Spanned<String>| {
         let name = option.value.trim_start_matches('-');
         ["arch", "gpu-architecture"].iter().any(|arch| name.split('=').next() == Some(arch))
     };
@@ -245,7 +245,7 @@ fn are_arguments<'a>(f: &mut Fields<'_, '_>, names: impl Iterator<Item = &'a Str
 /// A kernel whose source is not read yet.
 #[derive(Debug)]
 struct Unread {
-    source: At<String>,
+    source: Spanned<String>,
     inputs: Vec<String>,
     outputs: Vec<TensorSpec>,
     kernel: Kernel,

@@ -1,6 +1,6 @@
 //! `kind = "detect"`: boxes with classes and scores out of what an object detector gives, in pixels of the picture.
 
-use orchestra_plan::{At, TypedStage, choices, settings};
+use orchestra_plan::{Spanned, TypedStage, choices, settings};
 
 mod connect;
 pub mod dbnet;
@@ -23,7 +23,7 @@ settings! {
     #[derive(Debug)]
     pub struct Detect {
         /// how the outputs of the model are laid out; of turned boxes and of texts it gives the column `polygon`, too, which may reach beyond the picture
-        layout: Option<At<DetectorLayout>> => "told by the model's metadata and the names of its outputs",
+        layout: Option<Spanned<DetectorLayout>> => "told by the model's metadata and the names of its outputs",
         /// boxes with a lower score are left out: of `ssd`, and of `detr` with a sigmoid, a box counts for each class whose score suffices, else for its best
         /// class; with `dbnet`, pixels that are no more likely belong to no text
         #[range(0, 1)]
@@ -36,7 +36,7 @@ settings! {
         #[range(1, 100_000)]
         max: Option<u32> => "300; 1000 with `dbnet`",
         /// class names: a text file with one per line, in the order of the classes
-        labels: Option<At<String>> => "those of the model, else of its metadata",
+        labels: Option<Spanned<String>> => "those of the model, else of its metadata",
         /// only with `ssd` and `detr`: what the numbers of boxes are
         boxes: Option<DetectUnits> => "\"relative\"; \"pixels\" with `labels`, `boxes` and `scores`",
         /// only with `ssd`: whether the first class stands for nothing

@@ -2,7 +2,7 @@
 
 use bincode::{Decode, Encode};
 use font8x8::UnicodeFonts as _;
-use orchestra_core::data::{ColumnType, OwnedRow, Pixels, Refusal, Schema, Value};
+use orchestra_core::data::{ColumnType, ItemError, OwnedRow, Pixels, Schema, Value};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_plan::{
     Choice as _, Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings,
@@ -78,9 +78,11 @@ pub struct Pen {
 impl RowWork for Pen {
     type Scratch = Canvas;
 
-    fn apply(&self, canvas: &mut Canvas, row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+    fn apply(&self, canvas: &mut Canvas, row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), ItemError> {
         let [Value::Picture(picture), Value::List(detections)] = row else {
-            return Err(Refusal::result("internal error: a draw stage was given no picture; this is a bug"));
+            return Err(ItemError::result(
+                "internal error: a draw stage was given no picture; this is a bug",
+            ));
         };
         picture.with_pixels(&mut |pixels| {
             canvas.load(&pixels);
@@ -98,7 +100,7 @@ impl RowWork for Pen {
 }
 
 impl Pen {
-    fn detection(&self, n: usize, row: &OwnedRow, line: u32, canvas: &mut Canvas) -> Result<(), Refusal> {
+    fn detection(&self, n: usize, row: &OwnedRow, line: u32, canvas: &mut Canvas) -> Result<(), ItemError> {
         let Detection { corners, score, class, label, .. } = self.columns.read(n, row)?;
         let [left, top, right, bottom] = finite(n, corners)?;
         let class_text = || class.map_or_else(String::new, |class| class.to_string());
@@ -229,22 +231,22 @@ mod tests {
     struct Gray;
 
     impl orchestra_core::data::Picture for Gray {
-        fn decode(&self, _: Option<&orchestra_core::ImageSpec>) -> Result<(), Refusal> {
+        fn decode(&self, _: Option<&orchestra_core::ImageSpec>) -> Result<(), ItemError> {
             Ok(())
         }
 
-        fn write_row(&self, _: &orchestra_core::ImageSpec, _: &mut [u8]) -> Result<(), Refusal> {
+        fn write_row(&self, _: &orchestra_core::ImageSpec, _: &mut [u8]) -> Result<(), ItemError> {
             Ok(())
         }
 
         fn with_pixels(
             &self,
-            show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>,
-        ) -> Result<(), Refusal> {
+            show: &mut dyn FnMut(Pixels<'_>) -> Result<(), ItemError>,
+        ) -> Result<(), ItemError> {
             show(Pixels { width: 60, height: 40, channels: 1, bytes: &[9; 60 * 40] })
         }
 
-        fn size(&self) -> Result<[u32; 2], Refusal> {
+        fn size(&self) -> Result<[u32; 2], ItemError> {
             Ok([60, 40])
         }
     }
@@ -264,7 +266,7 @@ mod tests {
         ]
     }
 
-    fn draw(is_png: bool, rows: &[OwnedRow]) -> Result<image::RgbImage, Refusal> {
+    fn draw(is_png: bool, rows: &[OwnedRow]) -> Result<image::RgbImage, ItemError> {
         let columns =
             DetectionColumns { corners: 3, label: Some(0), class: Some(1), score: Some(2), polygon: None };
         let mut file = Vec::new();

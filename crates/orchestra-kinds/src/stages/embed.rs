@@ -1,7 +1,7 @@
 //! `kind = "embed"`: a vector of unit length for each item, out of what an encoder gives.
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value};
+use orchestra_core::data::{ColumnType, ItemError, Schema, TensorView, Value};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Dim, Element, TensorSpec};
 use orchestra_plan::{
@@ -148,14 +148,14 @@ impl RowWork for Pooling {
         buffers: &mut EmbedBuffers,
         row: &[Value<'_>],
         emit: &mut dyn Emit,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ItemError> {
         let mut shape = Vec::new();
         row[0].with_tensor(|view| {
             read_numbers(view, &mut buffers.values)?;
             let is_zero = |bytes: &[u8]| Element::read(view.dtype, bytes).to_f64() == 0.0;
             let all_zeros = || buffers.values.iter().all(|value| *value == 0.0);
             if view.dtype == DType::F64 && all_zeros() && !view.data.chunks_exact(8).all(is_zero) {
-                return Err(Refusal::result("all numbers of the vector are too small for f32"));
+                return Err(ItemError::result("all numbers of the vector are too small for f32"));
             }
             shape.extend_from_slice(view.shape);
             Ok(())
@@ -166,7 +166,7 @@ impl RowWork for Pooling {
             let many = shape.first().copied().unwrap_or(0);
             if buffers.mask.len() != many {
                 let n = buffers.mask.len();
-                return Err(Refusal::result(format!("the mask has {n} numbers for {many} tokens")));
+                return Err(ItemError::result(format!("the mask has {n} numbers for {many} tokens")));
             }
         }
         self.pool(&shape, buffers)?;
@@ -175,7 +175,7 @@ impl RowWork for Pooling {
             // The square of the least `f32` is far from the least `f64`.
             let length = sums.iter().map(|v| v * v).sum::<f64>().sqrt();
             if length == 0.0 {
-                return Err(Refusal::result(
+                return Err(ItemError::result(
                     "all numbers of the vector are 0, so it has no direction and no unit length; `normalize = false` keeps it as it is",
                 ));
             }
@@ -183,7 +183,7 @@ impl RowWork for Pooling {
         }
         // Of an infinity there is no unit length, and two make a mean that is no number.
         if let Some(place) = sums.iter().position(|v| v.is_nan()) {
-            return Err(Refusal::result(format!(
+            return Err(ItemError::result(format!(
                 "there is no vector: its number {place} comes of an infinity"
             )));
         }
@@ -200,9 +200,9 @@ impl RowWork for Pooling {
 
 impl Pooling {
     /// Makes one vector of all, in `sums`.
-    fn pool(&self, shape: &[usize], buffers: &mut EmbedBuffers) -> Result<(), Refusal> {
+    fn pool(&self, shape: &[usize], buffers: &mut EmbedBuffers) -> Result<(), ItemError> {
         let nothing =
-            || Refusal::result("there is no vector to pool: none is there, or the mask leaves none");
+            || ItemError::result("there is no vector to pool: none is there, or the mask leaves none");
         let EmbedBuffers { values, sums, mask } = buffers;
         sums.clear();
         if self.layout == VectorLayout::Planes {
@@ -261,7 +261,7 @@ mod tests {
         layout: VectorLayout,
         shape: &[usize],
         mask: Option<&[u8]>,
-    ) -> Result<Vec<f32>, Refusal> {
+    ) -> Result<Vec<f32>, ItemError> {
         let numbers = &[3.0, 1.0, 1.0, 7.0, 2.0, 4.0][..shape.iter().product()];
         embed_of(Pooling { pool, layout, normalize: false }, shape, numbers, mask)
     }
@@ -271,7 +271,7 @@ mod tests {
         shape: &[usize],
         numbers: &[f32],
         mask: Option<&[u8]>,
-    ) -> Result<Vec<f32>, Refusal> {
+    ) -> Result<Vec<f32>, ItemError> {
         let data = &numbers.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<u8>>();
         let mut inputs = vec![Value::Tensor(TensorView { name: "y", dtype: DType::F32, shape, data })];
         let n = mask.map_or(0, <[u8]>::len);

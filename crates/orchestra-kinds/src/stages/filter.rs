@@ -1,10 +1,10 @@
 //! `kind = "filter"`: drops rows that do not meet a condition.
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{Refusal, Value};
+use orchestra_core::data::{ItemError, Value};
 use orchestra_core::shapes::{Emit, Fan, RowWork};
 use orchestra_plan::{
-    At, Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings,
+    Connect, Reported, Runs, Settings, Spanned, StageConnected, StageContext, TypedStage, settings,
 };
 
 use super::shared::expression::{Expression, Type, of_key, parse};
@@ -16,7 +16,7 @@ settings! {
         /// It has the signs, functions and fields of an expression of `select`. What has no value, because there is no class, is unequal to
         /// everything and passes no other comparison; NaN and what is missing fail the item, but for `is_nan` and `is_missing`
         #[missing("say which rows go on: keep = \"score >= 0.5\"")]
-        keep: At<String>,
+        keep: Spanned<String>,
     }
 }
 
@@ -62,7 +62,7 @@ impl RowWork for Condition {
     type Scratch = ();
     const FAN: Fan = Fan::AtMostOne;
 
-    fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+    fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), ItemError> {
         match self.0.truth(row)? {
             true => emit.row(row),
             false => Ok(()),
@@ -74,7 +74,7 @@ impl RowWork for Condition {
 mod tests {
     use orchestra_core::data::{Column, ColumnType, Label, Schema};
 
-    use super::super::shared::testing::{each_row, in_loader};
+    use super::super::shared::testing::{each_row, over_wire};
     use super::*;
 
     #[test]
@@ -82,7 +82,7 @@ mod tests {
         let columns = [("classes", ColumnType::Labels), ("text", ColumnType::Text)];
         let schema = Schema(columns.map(|(name, ty)| Column { name: name.into(), ty }).into());
         let keep = parse(&schema, &|_| None, "score >= 0.5 and text != ''").unwrap();
-        let map = in_loader::<Filter>(Condition(keep));
+        let map = over_wire::<Filter>(Condition(keep));
         assert_eq!(map.fan(), Fan::AtMostOne);
         let mut run = map.start();
         let mut kept = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use orchestra_core::data::{ColumnType, OwnedRow, OwnedValue, Refusal, Schema};
+use orchestra_core::data::{ColumnType, ItemError, OwnedRow, OwnedValue, Schema};
 use orchestra_core::shapes::Fold;
 use orchestra_plan::{Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
 
@@ -45,7 +45,7 @@ impl Connect for Gather {
 struct GatherFold;
 
 impl Fold for GatherFold {
-    fn fold(&self, parts: Vec<OwnedRow>) -> Result<OwnedRow, Refusal> {
+    fn fold(&self, parts: Vec<OwnedRow>) -> Result<OwnedRow, ItemError> {
         Ok(vec![OwnedValue::List(parts.into())])
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{ColumnType, Picture, Refusal, Value, WriteTensor};
+use orchestra_core::data::{ColumnType, ItemError, Picture, Value, WriteTensor};
 use orchestra_core::shapes::{Emit, Packing, RowWork};
 use orchestra_core::{FailureKind, ImageSpec, Placement, TensorSpec};
 use orchestra_plan::{
@@ -93,9 +93,9 @@ impl Packing for PixelsOfRow {
         self.bytes
     }
 
-    fn unpack(&self, packed: &[u8], row: &mut [u8]) -> Result<(), Refusal> {
+    fn unpack(&self, packed: &[u8], row: &mut [u8]) -> Result<(), ItemError> {
         orchestra_media::unpack(&self.spec, packed, row)
-            .map_err(|error| Refusal { kind: error.kind(), error: error.to_string() })
+            .map_err(|error| ItemError { kind: error.kind(), error: error.to_string() })
     }
 }
 
@@ -108,10 +108,10 @@ impl RowWork for ImageRows {
         Some(Arc::new(PixelsOfRow { spec: self.spec.clone(), bytes }))
     }
 
-    fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+    fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), ItemError> {
         let [Value::Picture(picture)] = row else {
             let error = "internal error: an image stage was given no picture; this is a bug".to_owned();
-            return Err(Refusal { kind: FailureKind::Decode, error });
+            return Err(ItemError { kind: FailureKind::Decode, error });
         };
         picture.decode(Some(&self.spec))?;
         let placed = orchestra_media::placement(&self.spec, picture.size()?).bytes();
@@ -132,14 +132,14 @@ impl WriteTensor for ImageTensor<'_> {
         &self.rows.tensor
     }
 
-    fn write(&self, row: &mut [u8]) -> Result<(), Refusal> {
+    fn write(&self, row: &mut [u8]) -> Result<(), ItemError> {
         self.picture.write_row(&self.rows.spec, row)
     }
 
-    fn write_packed(&self, packed: &mut [u8]) -> Result<(), Refusal> {
+    fn write_packed(&self, packed: &mut [u8]) -> Result<(), ItemError> {
         match &self.rows.packed {
             Some(spec) => self.picture.write_row(spec, packed),
-            None => Err(Refusal::result("internal error: a row is its pixels already; this is a bug")),
+            None => Err(ItemError::result("internal error: a row is its pixels already; this is a bug")),
         }
     }
 }

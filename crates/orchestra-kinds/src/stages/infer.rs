@@ -1,7 +1,7 @@
 //! `kind = "infer"`: runs an ONNX model over batches of rows, in worker processes. What runs where follows from the model and the machine,
 //! and is planned with them.
 
-use orchestra_plan::{At, Draft, Drafted, Fields, TypedStage, Upstreams, settings};
+use orchestra_plan::{Draft, Drafted, Fields, Spanned, TypedStage, Upstreams, settings};
 
 use super::shared::batches::{BatchSettings, InputTable, upstreams_of_model};
 
@@ -11,7 +11,7 @@ settings! {
         inputs: InputTable,
         /// one of `[models.*]`
         #[missing("name one of [models.*]")]
-        model: At<String>,
+        model: Spanned<String>,
         /// how rows become batches
         batch: BatchSettings,
     }

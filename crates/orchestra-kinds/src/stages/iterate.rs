@@ -2,7 +2,7 @@
 //! planned as for `infer`.
 
 use orchestra_plan::{
-    At, Draft, Drafted, Fields, IterationDraft, NamedTexts, Setting, TypedStage, UntilDraft, Upstreams,
+    Draft, Drafted, Fields, IterationDraft, NamedTexts, Setting, Spanned, TypedStage, UntilDraft, Upstreams,
     settings,
 };
 
@@ -17,7 +17,7 @@ settings! {
         inputs: InputTable,
         /// one of `[models.*]`
         #[missing("name one of [models.*]")]
-        model: At<String>,
+        model: Spanned<String>,
         /// the most rounds of a row
         #[range(1, MAX_ROUNDS)]
         #[missing("say how many rounds a row takes at most: rounds = 100")]
@@ -83,7 +83,7 @@ impl Setting for UntilSetting {
 }
 
 /// `"output < number"`; `None` after an error.
-fn until(f: &mut Fields<'_, '_>, text: &At<String>) -> Option<UntilDraft> {
+fn until(f: &mut Fields<'_, '_>, text: &Spanned<String>) -> Option<UntilDraft> {
     let parts = text.value.split_once('<').map(|(output, bound)| match bound.strip_prefix('=') {
         Some(bound) => (output.trim(), bound.trim(), true),
         None => (output.trim(), bound.trim(), false),
@@ -91,7 +91,7 @@ fn until(f: &mut Fields<'_, '_>, text: &At<String>) -> Option<UntilDraft> {
     let bound = |text: &str| text.parse::<f64>().ok().filter(|bound| bound.is_finite());
     match parts.and_then(|(output, text, or_equal)| Some((output, bound(text)?, or_equal))) {
         Some((output, below, or_equal)) if !output.is_empty() => {
-            Some(UntilDraft { output: At::new(output.to_owned(), text.span), below, or_equal })
+            Some(UntilDraft { output: Spanned::new(output.to_owned(), text.span), below, or_equal })
         }
         _ => {
             f.bad("until", text.span, &format!("cannot be `{}`", text.value))

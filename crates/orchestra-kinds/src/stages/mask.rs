@@ -1,7 +1,7 @@
 //! `kind = "mask"`: what a segmentation model gives, as a picture.
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{ColumnType, Pixels, Refusal, Schema, TensorView, Value};
+use orchestra_core::data::{ColumnType, ItemError, Pixels, Schema, TensorView, Value};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{Dim, Element, Placement};
 use orchestra_plan::{Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
@@ -95,13 +95,13 @@ impl RowWork for MaskWork {
         best: &mut BestClasses,
         inputs: &[Value<'_>],
         emit: &mut dyn Emit,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ItemError> {
         let (inputs, placed) = match inputs {
             [inputs @ .., placed] if self.is_placed => (inputs, Some(Placement::of(placed)?)),
             inputs => (inputs, None),
         };
         let Some((scores, picture)) = inputs.split_last() else {
-            return Err(Refusal::result("the scores to make a mask of are missing"));
+            return Err(ItemError::result("the scores to make a mask of are missing"));
         };
         let mut size = (0, 0);
         scores.with_tensor(|view| {
@@ -123,14 +123,16 @@ impl RowWork for MaskWork {
 
 impl MaskWork {
     /// Finds the class of each pixel; gives width and height.
-    fn classes(&self, view: &TensorView<'_>, best: &mut BestClasses) -> Result<(usize, usize), Refusal> {
+    fn classes(&self, view: &TensorView<'_>, best: &mut BestClasses) -> Result<(usize, usize), ItemError> {
         let (n, height, width) = match *view.shape {
             [height, width] => (1, height, width),
             [n, height, width] => (n, height, width),
-            _ => return Err(Refusal::result(format!("`{}` has {} dimensions", view.name, view.shape.len()))),
+            _ => {
+                return Err(ItemError::result(format!("`{}` has {} dimensions", view.name, view.shape.len())));
+            }
         };
         if n == 0 || height == 0 || width == 0 {
-            return Err(Refusal::result(format!(
+            return Err(ItemError::result(format!(
                 "`{}` is {n} x {height} x {width}: there is no pixel",
                 view.name
             )));
@@ -144,7 +146,7 @@ impl MaskWork {
             let element = Element::read(view.dtype, bytes);
             let class = match element.to_i64() {
                 Some(v) => i32::try_from(v).ok().filter(|v| *v >= 0).ok_or_else(|| {
-                    Refusal::result(format!("`{}` holds {v}, which is no class", view.name))
+                    ItemError::result(format!("`{}` holds {v}, which is no class", view.name))
                 })?,
                 None => i32::from(element.is_above(self.above).ok_or_else(|| no_number(view.name, place))?),
             };
@@ -195,20 +197,20 @@ impl ClassGrid<'_> {
         place.map_or(0, |(x, y)| self.classes[y * self.size.0 + x])
     }
 
-    fn png(&self) -> Result<Vec<u8>, Refusal> {
+    fn png(&self) -> Result<Vec<u8>, ItemError> {
         let (width, height) = self.wanted;
         let mut bytes = Vec::with_capacity(width * height);
         for y in 0..height {
             for x in 0..width {
                 let class = self.class(x, y);
                 bytes.push(u8::try_from(class).map_err(|_| {
-                    Refusal::result(format!(
+                    ItemError::result(format!(
                         "class {class} has no place in a PNG of 8 bits, which ends at 255"
                     ))
                 })?);
             }
         }
-        let side = |side: usize| u32::try_from(side).map_err(|_| Refusal::result("the mask is too large"));
+        let side = |side: usize| u32::try_from(side).map_err(|_| ItemError::result("the mask is too large"));
         png(&Pixels { width: side(width)?, height: side(height)?, channels: 1, bytes: &bytes })
     }
 }

@@ -2,7 +2,7 @@
 
 use bincode::{Decode, Encode};
 use orchestra_core::DType;
-use orchestra_core::data::{Column, ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
+use orchestra_core::data::{Column, ColumnType, ItemError, Schema, TensorView, Value, fixed_tensor};
 use orchestra_core::shapes::{Emit, Fan, RowWork};
 use orchestra_plan::{Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
 
@@ -45,9 +45,9 @@ impl RowWork for PagesStage {
     type Scratch = ();
     const FAN: Fan = Fan::Parts;
 
-    fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+    fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), ItemError> {
         let [Value::Picture(file)] = row else {
-            return Err(Refusal::result(
+            return Err(ItemError::result(
                 "internal error: a stage of pages was given no picture; this is a bug",
             ));
         };

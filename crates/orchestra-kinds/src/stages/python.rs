@@ -8,8 +8,8 @@ use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::{Code, DType, Dim, MAX_RANK, Program, SandboxMode, SandboxRules, TensorSpec};
 use orchestra_plan::keys::WORKERS;
 use orchestra_plan::{
-    At, Draft, Drafted, Fields, FileKind, Files, Key, MAX_BATCH, ProgramContext, ProgramDraft, Reported,
-    ResolvedProgram, Settings, TypedStage, Upstreams, joined, settings,
+    Draft, Drafted, Fields, FileKind, Files, Key, MAX_BATCH, ProgramContext, ProgramDraft, Reported,
+    ResolvedProgram, Settings, Spanned, TypedStage, Upstreams, joined, settings,
 };
 use serde::Deserialize;
 
@@ -33,11 +33,11 @@ settings! {
     pub struct Python {
         /// the file with the function or class below `@orchestra.stage`; workers may read its folder
         #[missing("name the file with the function: script = \"stage.py\"")]
-        script: At<String>,
+        script: Spanned<String>,
         /// which of several stages of the script
-        function: Option<At<String>> => "the only one",
+        function: Option<Spanned<String>> => "the only one",
         /// the interpreter: a path, or a name that is looked for in `PATH`. Without it that of the active virtual environment, or of `.venv` beside the script or this file, else `python3`
-        python: Option<At<String>> => "see right",
+        python: Option<Spanned<String>> => "see right",
         /// instead of `from`, for several arguments: `{ argument = "stage" }` or `"stage.tensor"`
         inputs: InputTable,
         /// `{ mean = { dtype = "f32", shape = [3] } }`: what it gives for a row; -1 stands for a dimension that is known after the call

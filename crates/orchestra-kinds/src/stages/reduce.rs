@@ -7,7 +7,7 @@ use std::sync::Arc;
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
-    At, Choice as _, Connect, Fields, Input, Reported, Runs, StageConnected, StageContext, TypedStage,
+    Choice as _, Connect, Fields, Input, Reported, Runs, Spanned, StageConnected, StageContext, TypedStage,
     Upstreams, choices, settings,
 };
 
@@ -37,7 +37,7 @@ settings! {
         /// a row of the result for each folder that items lie in; of `concat` only with `join` or `stack`
         by_folder: bool = false,
         /// of a histogram: the lower edge of its first bin and the upper edge of its last one
-        range: Option<At<[f64; 2]>>,
+        range: Option<Spanned<[f64; 2]>>,
         /// of a histogram: how many bins of the same width
         #[range(1, 65_536)]
         bins: Option<u64>,
@@ -113,7 +113,7 @@ impl TypedStage for ReduceStage {
                 f.missing(key, "say where the bins lie: range = [0.0, 1.0], bins = 10");
             }
         }
-        if let Some(At { value: [low, high], span }) = &self.range {
+        if let Some(Spanned { value: [low, high], span }) = &self.range {
             let bins = self.bins.unwrap_or(1);
             if low.partial_cmp(high) != Some(Ordering::Less) {
                 f.bad("range", *span, "is not two numbers, the smaller one first")

@@ -6,10 +6,10 @@ use std::ops::Range;
 
 use bincode::{Decode, Encode};
 use orchestra_core::TensorSpec;
-use orchestra_core::data::{Column, ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
+use orchestra_core::data::{Column, ColumnType, ItemError, Schema, TensorView, Value, fixed_tensor};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_plan::{
-    At, Connect, Input, NamedTexts, Reported, Runs, Settings, StageConnected, StageContext, TypedStage,
+    Connect, Input, NamedTexts, Reported, Runs, Settings, Spanned, StageConnected, StageContext, TypedStage,
     settings,
 };
 
@@ -55,10 +55,11 @@ impl Connect for Select {
         reads = needed.iter().map(|place| reads[*place]).collect();
         let columns = self.columns(stage, &input)?;
         let (gives, makes): (Vec<Column>, Vec<Makes>) = columns.into_iter().unzip();
-        let written = |(name, written): &(At<String>, At<String>)| match name.value == written.value.trim() {
-            true => name.value.clone(),
-            false => format!("{} = {}", name.value, written.value),
-        };
+        let written =
+            |(name, written): &(Spanned<String>, Spanned<String>)| match name.value == written.value.trim() {
+                true => name.value.clone(),
+                false => format!("{} = {}", name.value, written.value),
+            };
         let details: Vec<String> = self.columns.0.iter().map(written).collect();
         let cost = |makes: &Makes| match makes {
             Makes::Passed(_) => 1,
@@ -91,7 +92,7 @@ fn column(
     stage: &mut StageContext<'_>,
     input: &Input,
     name: &str,
-    written: &At<String>,
+    written: &Spanned<String>,
 ) -> Result<(Column, Makes), Reported> {
     // A name may begin or end with a blank, as it does in some files of JSON.
     let text = match input.gives.position(&written.value) {
@@ -154,7 +155,7 @@ enum Made<'a> {
 impl RowWork for Selection {
     type Scratch = Vec<u8>;
 
-    fn apply(&self, data: &mut Vec<u8>, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+    fn apply(&self, data: &mut Vec<u8>, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), ItemError> {
         data.clear();
         let mut made = Vec::with_capacity(self.0.len());
         for makes in &self.0 {

@@ -1,7 +1,7 @@
 //! `kind = "size"`: the width and the height of what a model sees, as a tensor row that the model can read.
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
+use orchestra_core::data::{ColumnType, ItemError, Schema, TensorView, Value, fixed_tensor};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Placement};
 use orchestra_plan::{Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
@@ -48,7 +48,7 @@ impl Connect for Size {
 impl RowWork for Size {
     type Scratch = ();
 
-    fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+    fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), ItemError> {
         let [width, height] = Placement::of(&row[0])?.row.map(|side| i64::from(side).to_ne_bytes());
         let data = [width, height].concat();
         emit.row(&[Value::Tensor(TensorView { name: "size", dtype: DType::I64, shape: &[2], data: &data })])
@@ -57,14 +57,14 @@ impl RowWork for Size {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shared::testing::{each_row, in_loader};
+    use super::super::shared::testing::{each_row, over_wire};
     use super::*;
 
     #[test]
     fn it_is_the_size_of_the_row_and_not_of_the_picture_also_in_another_process() {
         let placed =
             Placement { row: [96, 64], picture: [300, 200], to_picture: [3.0, 0.0, 1.0, 0.0, 3.0, 2.0] };
-        let map = in_loader::<Size>(Size {});
+        let map = over_wire::<Size>(Size {});
         let (mut run, mut sides) = (map.start(), Vec::new());
         let mut emit = each_row(|row| {
             let [Value::Tensor(view)] = row else { panic!("{row:?}") };

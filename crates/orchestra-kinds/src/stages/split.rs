@@ -1,7 +1,7 @@
 //! `kind = "split"`: makes a part of each row of a list.
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{Refusal, Value, with_values};
+use orchestra_core::data::{ItemError, Value, with_values};
 use orchestra_core::shapes::{Emit, Fan, RowWork};
 use orchestra_plan::{Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
 
@@ -36,9 +36,9 @@ impl RowWork for SplitStage {
     type Scratch = ();
     const FAN: Fan = Fan::Parts;
 
-    fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+    fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), ItemError> {
         let [Value::List(rows)] = row else {
-            return Err(Refusal::result("internal error: a split was given no list; this is a bug"));
+            return Err(ItemError::result("internal error: a split was given no list; this is a bug"));
         };
         emit.parts(rows.len())?;
         let mut emitted = Ok(());

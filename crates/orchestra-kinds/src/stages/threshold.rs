@@ -1,7 +1,7 @@
 //! `kind = "threshold"`: which numbers of a tensor are above a bound.
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value};
+use orchestra_core::data::{ColumnType, ItemError, Schema, TensorView, Value};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Dim, Element, TensorSpec};
 use orchestra_plan::{
@@ -67,7 +67,7 @@ impl Connect for Threshold {
 impl RowWork for Threshold {
     type Scratch = Vec<u8>;
 
-    fn apply(&self, mask: &mut Vec<u8>, row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+    fn apply(&self, mask: &mut Vec<u8>, row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), ItemError> {
         row[0].with_tensor(|view| {
             mask.clear();
             for (place, bytes) in view.data.chunks_exact(view.dtype.size_bytes()).enumerate() {

@@ -10,7 +10,7 @@ use orchestra_core::{
 use super::iterated::IteratedModel;
 use super::{Wiring, input, links, placed, stage_plan};
 use crate::diagnostics::Reported;
-use crate::fields::At;
+use crate::fields::Spanned;
 use crate::host::ProbeRequest;
 use crate::kind::{BatchDraft, Draft, Input};
 use crate::nearest::{list, suggestion};
@@ -34,7 +34,7 @@ struct Fed {
 struct ModelFeeds {
     slots: Vec<Fed>,
     values: Vec<Column>,
-    carries: Vec<ColumnRef>,
+    passthrough_columns: Vec<ColumnRef>,
 }
 
 impl<'a> Wiring<'a, '_> {
@@ -51,9 +51,9 @@ impl<'a> Wiring<'a, '_> {
         let signature = &known.plan;
         let fixed_batch = self.fixed_batch(node, signature);
         let feeds = self.feeds(node, model, known);
-        let (fixed_batch, ModelFeeds { slots: fed, values, carries }) = (fixed_batch?, feeds?);
+        let (fixed_batch, ModelFeeds { slots: fed, values, passthrough_columns }) = (fixed_batch?, feeds?);
         let mut inputs: Vec<ColumnRef> = fed.iter().map(|fed| fed.read).collect();
-        let reads = inputs.iter().chain(&carries);
+        let reads = inputs.iter().chain(&passthrough_columns);
         let mut places: Vec<ColumnRef> = reads.filter_map(|read| placed(self.workflow, read.from)).collect();
         places.dedup();
         let placed = places.pop().filter(|_| places.is_empty());
@@ -80,7 +80,7 @@ impl<'a> Wiring<'a, '_> {
         let gives = largest.map_or_else(|| columns(&given, &outputs), |largest| vec![largest]);
         let batch = BatchPlan {
             model: ModelId(index as u16), // tables are no more than ids
-            carries,
+            passthrough_columns,
             values,
             fixed_batch,
             wait: draft.wait,
@@ -91,7 +91,7 @@ impl<'a> Wiring<'a, '_> {
             trim: trim.map(|(trim, _)| trim),
             ..BatchPlan::default()
         };
-        inputs.extend(&batch.carries);
+        inputs.extend(&batch.passthrough_columns);
         let plan = stage_plan(node, Shape::Batch(Box::new(batch)))?;
         Ok(Connected {
             plan: StagePlan { reads: inputs, gives: Schema(gives), ..plan },
@@ -152,7 +152,7 @@ impl<'a> Wiring<'a, '_> {
                 return self.cx.error(link.span, message).help(help).fail();
             }
             feeds.values.push(Column { name: want.name.clone(), ty: ty.clone() });
-            feeds.carries.push(ColumnRef { from: link.target, column });
+            feeds.passthrough_columns.push(ColumnRef { from: link.target, column });
             return Ok(());
         }
         let tensor = ty.tensor().ok_or(Reported)?;
@@ -191,7 +191,7 @@ impl<'a> Wiring<'a, '_> {
         // An item that lacks its text fails.
         let ty = input.gives.0[column].ty.required().clone();
         feeds.values.push(Column { name: want.name.clone(), ty });
-        feeds.carries.push(ColumnRef { from: link.target, column });
+        feeds.passthrough_columns.push(ColumnRef { from: link.target, column });
         Ok(())
     }
 
@@ -254,7 +254,7 @@ impl<'a> Wiring<'a, '_> {
         }
         for name in names() {
             let is_it =
-                |(input, _): &(Option<At<String>>, _)| input.as_ref().is_some_and(|i| i.value == name);
+                |(input, _): &(Option<Spanned<String>>, _)| input.as_ref().is_some_and(|i| i.value == name);
             match node.upstreams.iter().position(is_it).map(|at| node.links[at].as_ref()) {
                 Some(Some(link)) => found.iter_mut().for_each(|found| found.push(link)),
                 Some(None) => found = Err(Reported),

@@ -5,7 +5,7 @@ use orchestra_core::{PixelInput, TensorSpec};
 
 use crate::cx::Cx;
 use crate::diagnostics::{Reported, Span};
-use crate::fields::At;
+use crate::fields::Spanned;
 use crate::kind::{IterationDraft, UntilDraft};
 use crate::nearest::{list, suggestion};
 use crate::plan::ModelPlan;
@@ -13,7 +13,7 @@ use crate::plan::ModelPlan;
 /// A stage that loops, and its model.
 pub(super) struct IteratedModel<'a> {
     /// Name and place of the stage.
-    pub stage: &'a At<String>,
+    pub stage: &'a Spanned<String>,
     pub model: &'a ModelPlan,
     /// The inputs of the model as they lie in slots.
     pub inputs: &'a [TensorSpec],
@@ -151,7 +151,7 @@ impl IteratedModel<'_> {
         &self,
         what: &str,
         specs: &[TensorSpec],
-        name: &At<String>,
+        name: &Spanned<String>,
         cx: &mut Cx<'_>,
     ) -> Result<usize, Reported> {
         specs.iter().position(|spec| spec.name == name.value).ok_or(()).or_else(|()| {

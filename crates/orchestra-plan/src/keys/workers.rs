@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 
 use orchestra_core::{Choice as _, ConvSearch, SandboxMode};
 
-use crate::fields::{At, Fields};
+use crate::fields::{Fields, Spanned};
 use crate::key::Key;
 use crate::plan::Recycle;
 use crate::settings::Settings as _;
@@ -83,9 +83,9 @@ settings! {
         devices: Option<DeviceNames> => "those of `[devices]`",
         /// worker processes per device, each of which runs one batch at a time
         #[range(1, 256)]
-        workers: Option<At<u64>> => "its share of the cores; on a GPU 1, or up to 4 with MPS",
+        workers: Option<Spanned<u64>> => "its share of the cores; on a GPU 1, or up to 4 with MPS",
         /// device memory of one worker, on a GPU
-        memory: Option<At<NonZeroU64>> => "what the first worker of a run takes",
+        memory: Option<Spanned<NonZeroU64>> => "what the first worker of a run takes",
         /// share of a device's workers, relative to other stages on it; also beside [tasks](../guide/tasks.md#priority)
         #[range(1, 100)]
         priority: Option<u32> => "10",
@@ -94,11 +94,11 @@ settings! {
         /// whether workers are confined to what they need; see [security](../security.md)
         sandbox: Option<SandboxMode> => "that of `[limits]`",
         /// files and folders that the code reads, besides its own folder
-        sandbox_read: Vec<At<String>> => "none",
+        sandbox_read: Vec<Spanned<String>> => "none",
         /// files and folders that the code writes
-        sandbox_write: Vec<At<String>> => "none",
+        sandbox_write: Vec<Spanned<String>> => "none",
         /// variables of the environment that the code needs
-        sandbox_env: Vec<At<String>> => "none",
+        sandbox_env: Vec<Spanned<String>> => "none",
         /// threads of each worker: what the libraries of linear algebra are told to take
         #[range(1, 1024)]
         threads: Option<usize> => "1",
@@ -117,7 +117,7 @@ pub const WORKERS: &[Key] = AskedWorkers::KEYS;
 
 /// Devices by their names, one at least.
 #[derive(Debug)]
-pub struct DeviceNames(pub Vec<At<String>>);
+pub struct DeviceNames(pub Vec<Spanned<String>>);
 
 /// `"auto"` is as good as none.
 impl settings::Setting for DeviceNames {

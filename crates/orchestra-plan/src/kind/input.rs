@@ -6,7 +6,7 @@ use std::sync::Arc;
 use orchestra_core::data::{Column, ColumnType, Schema};
 
 use crate::diagnostics::{Diagnostics, Reported, Span};
-use crate::fields::At;
+use crate::fields::Spanned;
 use crate::nearest::suggestion;
 use crate::outputs::UnreadableOutput;
 
@@ -29,7 +29,7 @@ pub struct Input {
     /// Other names of its columns, by what they begin with, and what the names in `gives` begin with instead: `stage.column` is always understood.
     pub aliases: Vec<(String, String)>,
     /// The labels of its model, if it runs one that has some.
-    pub labels: Option<At<Vec<String>>>,
+    pub labels: Option<Spanned<Vec<String>>>,
     /// What the file of its model says about itself beside inputs and outputs; empty where it runs none.
     pub metadata: Arc<BTreeMap<String, String>>,
     /// For each output of its model the operator that makes its numbers, where the file tells.

@@ -72,17 +72,17 @@ impl Kinds {
 
 impl Registry for Kinds {
     fn fetch(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
-        self.source(&settings.kind)?.revive(settings)
+        self.source(&settings.kind)?.fetch_from_wire(settings)
     }
 
     fn map(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
-        self.stage(&settings.kind)?.revive(settings)
+        self.stage(&settings.kind)?.map_from_wire(settings)
     }
 }
 
 impl FileKinds for Kinds {
     fn expand(&self, settings: &KindSettings) -> Option<Arc<dyn Expand>> {
-        self.source(&settings.kind)?.revive_expand(settings)
+        self.source(&settings.kind)?.expand_from_wire(settings)
     }
 
     fn describe(&self, question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {

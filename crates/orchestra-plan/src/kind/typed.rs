@@ -220,7 +220,7 @@ impl<K: TypedStage> StageKind for Typed<K> {
         settings.draft(fields)
     }
 
-    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
+    fn map_from_wire(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
         map_from::<K::Work>(K::NAME, settings)
     }
 }
@@ -261,11 +261,11 @@ impl<K: TypedSource> SourceKind for Typed<K> {
         })
     }
 
-    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
+    fn fetch_from_wire(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
         Some(Arc::new(ItemsOf::<K>::read(settings)?))
     }
 
-    fn revive_expand(&self, settings: &KindSettings) -> Option<Arc<dyn Expand>> {
+    fn expand_from_wire(&self, settings: &KindSettings) -> Option<Arc<dyn Expand>> {
         Some(Arc::new(ItemsOf::<K>::read(settings)?))
     }
 
@@ -313,7 +313,7 @@ impl<K: TypedSource> Fetch for ItemsOf<K> {
         self.items.start(&self.options)
     }
 
-    fn in_loader(&self) -> Option<KindSettings> {
+    fn to_wire(&self) -> Option<KindSettings> {
         KindSettings::of(K::NAME, &(&self.options, &self.items)).filter(|_| self.items.are_read())
     }
 
@@ -339,8 +339,8 @@ impl<K: TypedSource> Expand for ItemsOf<K> {
     }
 
     /// What has no files opens none, so it lists in the process of the run.
-    fn in_loader(&self) -> Option<KindSettings> {
-        Fetch::in_loader(self).filter(|_| K::HAS_FILES)
+    fn to_wire(&self) -> Option<KindSettings> {
+        Fetch::to_wire(self).filter(|_| K::HAS_FILES)
     }
 }
 

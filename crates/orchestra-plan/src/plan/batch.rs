@@ -77,7 +77,8 @@ settings! {
 pub struct BatchPlan {
     pub model: ModelId,
     /// Columns of what comes before: those that the program or model takes beside its slots, and those that stages behind it still read.
-    pub carries: Vec<ColumnRef>,
+    #[serde(rename = "carries")]
+    pub passthrough_columns: Vec<ColumnRef>,
     /// What the program or model calls the first of these, and what they are.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<Column>,
@@ -174,7 +175,8 @@ pub struct DevicePlan {
     /// Memory in bytes and what of it is free, where known.
     pub memory: Option<DeviceMemory>,
     /// Where its workers are kept, on a machine with several NUMA nodes.
-    pub near: Option<NodeCores>,
+    #[serde(rename = "near")]
+    pub cpu_affinity: Option<NodeCores>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

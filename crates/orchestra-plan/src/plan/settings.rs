@@ -5,7 +5,7 @@ use std::time::Duration;
 use orchestra_core::{SandboxMode, choices};
 use serde::Serialize;
 
-use crate::fields::{At, Fields};
+use crate::fields::{Fields, Spanned};
 use crate::settings;
 use crate::settings::{Bytes, Setting};
 use crate::tree::Toml;
@@ -34,11 +34,11 @@ settings! {
         max_items: u64 = 100000000,
         /// what the batch slots of all stages may take together; loaders get half as much again for decoding, and pictures that are [carried](../guide/devices.md#memory) up to a quarter
         #[serde(skip)]
-        memory: Option<At<Bytes>> => "half of the machine's",
+        memory: Option<Spanned<Bytes>> => "half of the machine's",
         /// processes that read and decode, over all sources
         #[serde(skip)]
         #[range(1, 1024)]
-        loaders: Option<At<u64>> => "the number of cores",
+        loaders: Option<Spanned<u64>> => "the number of cores",
         /// whether loaders and workers are [confined](../security.md) to what they need
         sandbox: SandboxMode = "auto";
         /// NAME of `[pipelines.NAME]`, and the keys that it sets.

@@ -38,11 +38,11 @@ impl Plan {
         if ends.iter().any(|stage| stage.reduce().is_some()) {
             return RecordsPerItem::OfRun;
         }
-        if ends.iter().any(|stage| !stage.within.is_empty()) {
+        if ends.iter().any(|stage| !stage.enclosing_splits.is_empty()) {
             return RecordsPerItem::Any;
         }
         let before = sink.from.iter().flat_map(|from| self.ancestors(*from)).filter_map(stage);
-        let drops = |stage: &StagePlan| stage.fan() == Fan::AtMostOne && stage.within.is_empty();
+        let drops = |stage: &StagePlan| stage.fan() == Fan::AtMostOne && stage.enclosing_splits.is_empty();
         if before.into_iter().any(drops) { RecordsPerItem::AtMostOne } else { RecordsPerItem::One }
     }
 

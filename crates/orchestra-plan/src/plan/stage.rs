@@ -26,7 +26,7 @@ pub struct StagePlan {
     pub home: Origin,
     /// The stages whose parts its rows are, outermost first.
     #[serde(skip)]
-    pub within: Vec<StageId>,
+    pub enclosing_splits: Vec<StageId>,
     /// What decides about its results. An object.
     pub settings: Json,
     /// Its settings in a few words, one line each.
@@ -84,9 +84,9 @@ impl StagePlan {
     }
 
     /// The columns that it carries along for stages behind it.
-    pub fn carries(&self) -> impl Iterator<Item = &ColumnRef> {
+    pub fn passthrough_columns(&self) -> impl Iterator<Item = &ColumnRef> {
         let (of_batch, ways): (&[ColumnRef], &[JoinWay]) = match &self.runs {
-            Shape::Batch(batch) => (&batch.carries[..], &[][..]),
+            Shape::Batch(batch) => (&batch.passthrough_columns[..], &[][..]),
             Shape::Fold(FoldPlan::Join { ways }) => (&[][..], &ways[..]),
             Shape::Fold(FoldPlan::Parts(_) | FoldPlan::Reduce(_)) | Shape::Map(_) => (&[][..], &[][..]),
         };

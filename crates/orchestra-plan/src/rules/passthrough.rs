@@ -62,21 +62,21 @@ fn route_stage(plan: &mut Plan, stage: StageId, spans: Spans<'_>, cx: &mut Cx<'_
         reads: reads.clone(),
     };
     let home = reach(plan, &reader, cx)?;
-    let mut within = within(plan, home, &reader.from);
+    let mut enclosing_splits = enclosing_splits(plan, home, &reader.from);
     let this = &mut plan.stages[at];
     this.home = home;
     match (&this.runs, this.fan()) {
-        (Shape::Fold(FoldPlan::Reduce(_)), _) => within.clear(),
-        (Shape::Fold(_), _) if within.pop().is_none() => {
+        (Shape::Fold(FoldPlan::Reduce(_)), _) => enclosing_splits.clear(),
+        (Shape::Fold(_), _) if enclosing_splits.pop().is_none() => {
             return cx
                 .error(spans.name, format!("stage `{}` has no parts to bring together", this.name))
                 .help("it reads from a stage behind one that makes several rows of one, such as `crop`")
                 .fail();
         }
-        (_, Fan::Parts) => within.push(stage),
+        (_, Fan::Parts) => enclosing_splits.push(stage),
         (_, Fan::One | Fan::AtMostOne) => {}
     }
-    this.within = within;
+    this.enclosing_splits = enclosing_splits;
     Ok(())
 }
 
@@ -215,9 +215,10 @@ fn find_carriers(
 }
 
 /// The splits that a row of `home` is a part of once it has been through the maps `from`, outermost first.
-fn within(plan: &Plan, home: Origin, from: &[Origin]) -> Vec<StageId> {
+fn enclosing_splits(plan: &Plan, home: Origin, from: &[Origin]) -> Vec<StageId> {
     let here = from.iter().filter(|from| plan.home_of(**from) == home).chain([&home]);
-    let splits = here.filter_map(|from| from.stage()).map(|stage| &plan.stages[stage.index()].within);
+    let splits =
+        here.filter_map(|from| from.stage()).map(|stage| &plan.stages[stage.index()].enclosing_splits);
     splits.max_by_key(|splits| splits.len()).cloned().unwrap_or_default()
 }
 
@@ -234,14 +235,14 @@ fn join(
         all
     };
     let names = |origins: &[Origin]| list(origins.iter().map(|from| plan.name_of(*from)));
-    let of = |way: &InputWay| match within(plan, way.home, &way.from).last() {
+    let of = |way: &InputWay| match enclosing_splits(plan, way.home, &way.from).last() {
         Some(split) => format!("parts that `{}` makes", plan.stages[split.index()].name),
         None => format!("items of {}", names(&sources(way).into_iter().collect::<Vec<_>>())),
     };
     let [first, rest @ ..] = ways else { return Err(Reported) };
     let apart = |way: &&InputWay| {
         sources(way) != sources(first)
-            || within(plan, way.home, &way.from) != within(plan, first.home, &first.from)
+            || enclosing_splits(plan, way.home, &way.from) != enclosing_splits(plan, first.home, &first.from)
     };
     if let Some(other) = rest.iter().find(apart) {
         let (a, b) = (names(&first.from), names(&other.from));
@@ -272,7 +273,7 @@ fn join(
         name,
         pipeline: reader.pipeline,
         kind: "join".to_owned(),
-        within: within(plan, first.home, &first.from),
+        enclosing_splits: enclosing_splits(plan, first.home, &first.from),
         from,
         reads: Vec::new(),
         gives: Default::default(),
@@ -308,7 +309,7 @@ fn carry(
     };
     for (carrier, way) in carriers {
         let columns = match &mut plan.stages[carrier.index()].runs {
-            Shape::Batch(batch) => &mut batch.carries,
+            Shape::Batch(batch) => &mut batch.passthrough_columns,
             Shape::Fold(FoldPlan::Join { ways }) => &mut ways[way].reads,
             Shape::Fold(FoldPlan::Parts(_) | FoldPlan::Reduce(_)) | Shape::Map(_) => continue,
         };
@@ -366,8 +367,13 @@ fn linear(plan: &Plan, pipeline: usize) -> Option<SinkId> {
         match readers[..] {
             [reader] => {
                 let stage = &plan.stages[reader.index()];
-                let carries = stage.batch().is_some_and(|batch| !batch.carries.is_empty());
-                if stage.fan() != Fan::One || matches!(stage.runs, Shape::Fold(_)) || carries || left == 0 {
+                let passthrough_columns =
+                    stage.batch().is_some_and(|batch| !batch.passthrough_columns.is_empty());
+                if stage.fan() != Fan::One
+                    || matches!(stage.runs, Shape::Fold(_))
+                    || passthrough_columns
+                    || left == 0
+                {
                     return None;
                 }
                 left -= 1;

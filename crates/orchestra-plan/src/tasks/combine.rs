@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::rows::{self, TaskValues};
 use crate::cx::Cx;
 use crate::diagnostics::{Reported, Span};
-use crate::fields::At;
+use crate::fields::Spanned;
 use crate::template::{TemplatePart, parts};
 use crate::workflow::{RawTask, RawValues};
 
@@ -63,7 +63,12 @@ pub(super) fn combinations(raw: &RawTask, most: usize, cx: &mut Cx<'_>) -> Resul
 }
 
 /// The rows of the file that `for_each` of a task names.
-fn rows_of(task: &str, file: &At<String>, most: usize, cx: &mut Cx<'_>) -> Result<Vec<TaskValues>, Reported> {
+fn rows_of(
+    task: &str,
+    file: &Spanned<String>,
+    most: usize,
+    cx: &mut Cx<'_>,
+) -> Result<Vec<TaskValues>, Reported> {
     for part in parts(&file.value) {
         if let TemplatePart::Name(name) = part {
             return cx

@@ -7,7 +7,7 @@ use super::Expander;
 use super::combine::RESERVED;
 use crate::cx::Cx;
 use crate::diagnostics::{Reported, Span};
-use crate::fields::At;
+use crate::fields::Spanned;
 use crate::nearest::suggestion;
 use crate::plan::{BEST_FOLDER, BestValue, TASKS_FOLDER};
 use crate::shell;
@@ -52,7 +52,7 @@ impl<'a> Fill<'a> {
                 vec!["/bin/sh".to_owned(), "-c".to_owned(), self.late_text(2).shell(text, cx)?]
             }
         };
-        let variable = |(at, (name, value)): (usize, &(String, At<String>))| {
+        let variable = |(at, (name, value)): (usize, &(String, Spanned<String>))| {
             Ok((name.clone(), self.late_text(command.len() + at).text(value, cx)?))
         };
         let mut env = raw.env.iter().enumerate().map(variable).collect::<Result<Vec<_>, _>>()?;
@@ -68,7 +68,7 @@ impl<'a> Fill<'a> {
     }
 
     /// The text with its values.
-    pub fn text(&mut self, text: &At<String>, cx: &mut Cx<'_>) -> Result<String, Reported> {
+    pub fn text(&mut self, text: &Spanned<String>, cx: &mut Cx<'_>) -> Result<String, Reported> {
         self.fill(&text.value, text.span, cx)
     }
 
@@ -87,7 +87,7 @@ impl<'a> Fill<'a> {
     }
 
     /// The same for a text of the shell, in which each value is one word. One that is not plain is given in a variable: see [`shell`].
-    pub fn shell(&mut self, text: &At<String>, cx: &mut Cx<'_>) -> Result<String, Reported> {
+    pub fn shell(&mut self, text: &Spanned<String>, cx: &mut Cx<'_>) -> Result<String, Reported> {
         let mut filled = String::new();
         for part in parts(&text.value) {
             let name = match part {
@@ -218,7 +218,7 @@ impl<'a> Fill<'a> {
         if let Some(table) = table {
             return self.of_best(table, key, span, cx);
         }
-        let named = self.of.named(&At::new(task.clone(), span), cx)?;
+        let named = self.of.named(&Spanned::new(task.clone(), span), cx)?;
         let table = task.split_once('[').map_or(&task[..], |(table, _)| table);
         let raw = self.of.raws.iter().find(|raw| raw.name.value == table);
         let own =

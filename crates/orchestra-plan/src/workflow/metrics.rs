@@ -4,7 +4,7 @@ use orchestra_core::tasks::Objective;
 use regex_lite::Regex;
 
 use crate::diagnostics::Diagnostics;
-use crate::fields::{At, Fields};
+use crate::fields::{Fields, Spanned};
 use crate::keys;
 use crate::nearest::suggestion;
 use crate::plan::TaskMetric;
@@ -53,7 +53,7 @@ fn metrics(f: &mut Fields<'_, '_>) -> Option<Vec<TaskMetric>> {
 fn metric(f: &mut Fields<'_, '_>, node: &TomlNode) -> Option<TaskMetric> {
     let what = format!("a metric of {}", f.what);
     let (name, regex) = match &node.value {
-        Toml::String(name) => (At::new(name.clone(), node.span), None),
+        Toml::String(name) => (Spanned::new(name.clone(), node.span), None),
         Toml::Table(table) => {
             let mut of = Fields::new(what, node.span, table, keys::METRIC, f.diags);
             let name = of.required_string("name", "as reports shall call it")?;
@@ -85,7 +85,7 @@ fn metric(f: &mut Fields<'_, '_>, node: &TomlNode) -> Option<TaskMetric> {
 }
 
 /// Reports an expression that no keeper could use.
-fn check(regex: &At<String>, diags: &mut Diagnostics) -> Option<()> {
+fn check(regex: &Spanned<String>, diags: &mut Diagnostics) -> Option<()> {
     match Regex::new(&regex.value) {
         Ok(compiled) if compiled.captures_len() > 1 => Some(()),
         Ok(_) => {
@@ -103,7 +103,7 @@ fn check(regex: &At<String>, diags: &mut Diagnostics) -> Option<()> {
     }
 }
 
-fn place(name: &At<String>, metrics: &[TaskMetric], diags: &mut Diagnostics) -> Option<usize> {
+fn place(name: &Spanned<String>, metrics: &[TaskMetric], diags: &mut Diagnostics) -> Option<usize> {
     let place = metrics.iter().position(|metric| metric.name == name.value);
     if place.is_none() {
         let names = metrics.iter().map(|metric| &metric.name[..]);

@@ -2,12 +2,12 @@
 
 use super::{ModelNode, RawTuning, StageProgram, tuning};
 use crate::diagnostics::Diagnostics;
-use crate::fields::{At, Fields};
+use crate::fields::{Fields, Spanned};
 use crate::keys::{self, AskedWorkers};
 use crate::settings::Settings as _;
 use crate::tree::Table;
 
-pub(super) fn read(name: At<String>, table: &Table, diags: &mut Diagnostics) -> ModelNode {
+pub(super) fn read(name: Spanned<String>, table: &Table, diags: &mut Diagnostics) -> ModelNode {
     let what = format!("model `{}`", name.value);
     let mut f = Fields::new(what, name.span, table, keys::MODEL, diags);
     let streams = f.integer("streams");
@@ -26,12 +26,12 @@ pub(super) fn read(name: At<String>, table: &Table, diags: &mut Diagnostics) -> 
 }
 
 /// The model that stands for a program: the table of its stage says how its workers are run.
-pub(super) fn of_program(name: At<String>, program: StageProgram, f: &mut Fields<'_, '_>) -> ModelNode {
+pub(super) fn of_program(name: Spanned<String>, program: StageProgram, f: &mut Fields<'_, '_>) -> ModelNode {
     ModelNode { program: Some(program), ..workers(name, f) }
 }
 
 /// What its table asks of the workers, and nothing else.
-fn workers(name: At<String>, f: &mut Fields<'_, '_>) -> ModelNode {
+fn workers(name: Spanned<String>, f: &mut Fields<'_, '_>) -> ModelNode {
     ModelNode {
         program: None,
         path: None,

@@ -6,7 +6,7 @@ use super::settings::{devices, limits, positive, telemetry};
 use super::tables::{declared, kind, tables};
 use super::{PipelineNode, RawTask, StageNode, StageProgram, Workflow, models, sinks, sources, tasks};
 use crate::diagnostics::{Diagnostics, Span};
-use crate::fields::{At, Fields};
+use crate::fields::{Fields, Spanned};
 use crate::key::key;
 use crate::keys;
 use crate::kind::{BatchDraft, Draft, Kinds};
@@ -64,13 +64,13 @@ pub(crate) fn tasks_as_written(root: &Table, diags: &mut Diagnostics) -> Vec<Raw
     tables(root, "tasks", "task", diags, tasks::read)
 }
 
-fn pipeline(name: At<String>, table: &Table, of_file: &Limits, diags: &mut Diagnostics) -> PipelineNode {
+fn pipeline(name: Spanned<String>, table: &Table, of_file: &Limits, diags: &mut Diagnostics) -> PipelineNode {
     let what = format!("pipeline `{}`", name.value);
     let mut f = Fields::new(what, name.span, table, keys::PIPELINE, diags);
     let own = ["first_failed", "item_timeout", "batch_timeout", "load_timeout"];
     let own = own.into_iter().filter(|key| f.entry(key).is_some()).collect();
     let of_models = ["batch_timeout", "load_timeout"].into_iter();
-    let of_models = of_models.filter_map(|key| Some(At::new(key, f.entry(key)?.key_span))).collect();
+    let of_models = of_models.filter_map(|key| Some(Spanned::new(key, f.entry(key)?.key_span))).collect();
     let limits = Limits {
         max_failed: f.get("max_failed"),
         first_failed: f.get("first_failed").unwrap_or(of_file.first_failed),
@@ -83,7 +83,7 @@ fn pipeline(name: At<String>, table: &Table, of_file: &Limits, diags: &mut Diagn
     PipelineNode { name, limits, of_models }
 }
 
-fn read_stage(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> StageNode {
+fn read_stage(name: Spanned<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> StageNode {
     let what = format!("stage `{}`", name.value);
     let mut node = StageNode {
         name,
@@ -107,11 +107,11 @@ fn read_stage(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagno
     node.draft = kind.read(&mut fields);
     if let Some(Draft::Batch(BatchDraft { model, program: Some(draft), .. })) = &node.draft {
         let stage = node.name.value.clone();
-        let name = At::new(format!("{stage}/{}", model.value), model.span);
+        let name = Spanned::new(format!("{stage}/{}", model.value), model.span);
         let program = StageProgram { stage, draft: Arc::clone(draft) };
         node.program = Some(Box::new(models::of_program(name, program, &mut fields)));
     }
-    let written = table.entries.iter().map(|entry| At::new(entry.key.clone(), entry.key_span));
+    let written = table.entries.iter().map(|entry| Spanned::new(entry.key.clone(), entry.key_span));
     StageNode { kind: Some(kind), written: written.collect(), ..node }
 }
 

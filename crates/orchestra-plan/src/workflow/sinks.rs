@@ -3,11 +3,11 @@
 use super::SinkNode;
 use super::tables::{declared, keys_of_sink, kind};
 use crate::diagnostics::Diagnostics;
-use crate::fields::{At, Fields};
+use crate::fields::{Fields, Spanned};
 use crate::kind::{Kinds, Writes};
 use crate::tree::Table;
 
-pub(super) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> SinkNode {
+pub(super) fn read(name: Spanned<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> SinkNode {
     let what = format!("sink `{}`", name.value);
     let mut node = SinkNode {
         name,
@@ -33,7 +33,7 @@ pub(super) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
     node.path = match (f.entry("path"), kind.writes()) {
         (Some(_), _) => f.string("path"),
         (None, Writes::Append | Writes::PartFiles) => {
-            Some(At::new(format!("{}.{}", name.value, kind.extension()), name.span))
+            Some(Spanned::new(format!("{}.{}", name.value, kind.extension()), name.span))
         }
         (None, Writes::FileEach) => Some(name.clone()),
         (None, Writes::Reply) => None,

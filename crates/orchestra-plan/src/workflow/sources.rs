@@ -3,12 +3,17 @@
 use super::tables::{declared, kind};
 use super::{RawListing, SourceNode};
 use crate::diagnostics::Diagnostics;
-use crate::fields::{At, Fields};
+use crate::fields::{Fields, Spanned};
 use crate::keys;
 use crate::kind::Kinds;
 use crate::tree::Table;
 
-pub(super) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> SourceNode {
+pub(super) fn read(
+    name: Spanned<String>,
+    table: &Table,
+    kinds: &Kinds,
+    diags: &mut Diagnostics,
+) -> SourceNode {
     let what = format!("source `{}`", name.value);
     let mut node = SourceNode {
         name,

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::diagnostics::{Diagnostics, Span};
-use crate::fields::At;
+use crate::fields::Spanned;
 use crate::key::Key;
 use crate::keys;
 use crate::kind::{SinkKind, Writes};
@@ -69,7 +69,7 @@ pub(super) fn tables<T>(
     key: &str,
     what: &str,
     diags: &mut Diagnostics,
-    mut read: impl FnMut(At<String>, &Table, &mut Diagnostics) -> T,
+    mut read: impl FnMut(Spanned<String>, &Table, &mut Diagnostics) -> T,
 ) -> Vec<T> {
     let Some(section) = root.get(key) else { return Vec::new() };
     let Toml::Table(named) = &section.node.value else {
@@ -85,7 +85,7 @@ pub(super) fn tables<T>(
     }
     let mut result = Vec::new();
     for entry in &named.entries {
-        let name = At::new(entry.key.clone(), entry.key_span);
+        let name = Spanned::new(entry.key.clone(), entry.key_span);
         if entry.key.is_empty()
             || !entry.key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
         {

@@ -9,7 +9,7 @@ use orchestra_core::tasks::{Retries, WHOLE};
 use super::metrics::{self, Measured};
 use super::settings::positive;
 use crate::diagnostics::Diagnostics;
-use crate::fields::{At, Fields};
+use crate::fields::{Fields, Spanned};
 use crate::keys;
 use crate::template::{TemplatePart, parts};
 use crate::tree::{Table, Toml, TomlEntry, TomlNode};
@@ -23,26 +23,26 @@ const LEAST_MEMORY: u64 = 16 << 20;
 
 #[derive(Debug)]
 pub(crate) struct RawTask {
-    pub name: At<String>,
+    pub name: Spanned<String>,
     /// `None` was reported.
     pub command: Option<RawCommand>,
-    pub cwd: Option<At<String>>,
-    pub env: Vec<(String, At<String>)>,
-    pub pass_env: Vec<At<String>>,
+    pub cwd: Option<Spanned<String>>,
+    pub env: Vec<(String, Spanned<String>)>,
+    pub pass_env: Vec<Spanned<String>>,
     pub device: RawDevice,
     pub priority: u32,
-    pub gpu_memory: Option<At<u64>>,
-    pub after: Vec<At<String>>,
+    pub gpu_memory: Option<Spanned<u64>>,
+    pub after: Vec<Spanned<String>>,
     pub matrix: Vec<RawValues>,
-    pub for_each: Option<At<String>>,
+    pub for_each: Option<Spanned<String>>,
     pub timeout: Option<Duration>,
     pub retries: Retries,
     pub stop_signal: i32,
     pub grace: Duration,
     pub memory: Option<u64>,
     pub cpus: Option<usize>,
-    pub inputs: Vec<At<String>>,
-    pub outputs: Vec<At<String>>,
+    pub inputs: Vec<Spanned<String>>,
+    pub outputs: Vec<Spanned<String>>,
     /// Those that have names, by these: paths in the task's own folder.
     pub named_outputs: BTreeMap<String, String>,
     pub measured: Measured,
@@ -50,8 +50,8 @@ pub(crate) struct RawTask {
 
 #[derive(Debug)]
 pub(crate) enum RawCommand {
-    Words(Vec<At<String>>),
-    Shell(At<String>),
+    Words(Vec<Spanned<String>>),
+    Shell(Spanned<String>),
 }
 
 #[derive(Debug)]
@@ -59,18 +59,18 @@ pub(crate) enum RawDevice {
     None,
     /// Thousandths of a GPU.
     Share(u32),
-    Count(At<usize>),
-    Named(At<String>),
+    Count(Spanned<usize>),
+    Named(Spanned<String>),
 }
 
 /// A key of `matrix`, with its values as texts.
 #[derive(Debug)]
 pub(crate) struct RawValues {
-    pub name: At<String>,
+    pub name: Spanned<String>,
     pub values: Vec<String>,
 }
 
-pub(super) fn read(name: At<String>, table: &Table, diags: &mut Diagnostics) -> RawTask {
+pub(super) fn read(name: Spanned<String>, table: &Table, diags: &mut Diagnostics) -> RawTask {
     let what = format!("task `{}`", name.value);
     let mut f = Fields::new(what, name.span, table, keys::TASK, diags);
     let (outputs, named_outputs) = outputs(&mut f);
@@ -100,7 +100,7 @@ pub(super) fn read(name: At<String>, table: &Table, diags: &mut Diagnostics) -> 
 }
 
 /// A list of paths, or a table of them: names for other tables to use, `{tasks.train.best.model}`.
-fn outputs(f: &mut Fields<'_, '_>) -> (Vec<At<String>>, BTreeMap<String, String>) {
+fn outputs(f: &mut Fields<'_, '_>) -> (Vec<Spanned<String>>, BTreeMap<String, String>) {
     let Some(TomlEntry { node: TomlNode { value: Toml::Table(table), .. }, .. }) = f.entry("outputs") else {
         return (f.strings("outputs").unwrap_or_default(), BTreeMap::new());
     };
@@ -127,7 +127,7 @@ fn outputs(f: &mut Fields<'_, '_>) -> (Vec<At<String>>, BTreeMap<String, String>
         match own {
             Some(rest) => {
                 named.insert(key.clone(), rest.to_owned());
-                outputs.push(At::new(text.clone(), node.span));
+                outputs.push(Spanned::new(text.clone(), node.span));
             }
             None => {
                 named.insert(key.clone(), String::new());
@@ -152,8 +152,8 @@ fn command(f: &mut Fields<'_, '_>) -> Option<RawCommand> {
             None
         }
         Toml::Array(words) => {
-            let text = |node: &TomlNode| Some(At::new(node.value.to_text()?, node.span));
-            let texts: Option<Vec<At<String>>> = words.iter().map(text).collect();
+            let text = |node: &TomlNode| Some(Spanned::new(node.value.to_text()?, node.span));
+            let texts: Option<Vec<Spanned<String>>> = words.iter().map(text).collect();
             if texts.is_none() {
                 f.wrong("command", &entry.node, "a list of words or a text for the shell");
             }
@@ -166,7 +166,7 @@ fn command(f: &mut Fields<'_, '_>) -> Option<RawCommand> {
     }
 }
 
-fn env(f: &mut Fields<'_, '_>) -> Vec<(String, At<String>)> {
+fn env(f: &mut Fields<'_, '_>) -> Vec<(String, Spanned<String>)> {
     let Some(entry) = f.entry("env") else { return Vec::new() };
     let Toml::Table(table) = &entry.node.value else {
         f.wrong("env", &entry.node, "a table: env = { NAME = \"value\" }");
@@ -176,7 +176,7 @@ fn env(f: &mut Fields<'_, '_>) -> Vec<(String, At<String>)> {
     for entry in &table.entries {
         let is_name = !entry.key.is_empty() && !entry.key.contains(['=', '\0']);
         match entry.node.value.to_text().filter(|_| is_name) {
-            Some(text) => variables.push((entry.key.clone(), At::new(text, entry.node.span))),
+            Some(text) => variables.push((entry.key.clone(), Spanned::new(text, entry.node.span))),
             None if is_name => drop(f.wrong("env", &entry.node, "texts or numbers by their names")),
             None => drop(f.bad("env", entry.key_span, "has a name that no variable can have")),
         }
@@ -185,7 +185,7 @@ fn env(f: &mut Fields<'_, '_>) -> Vec<(String, At<String>)> {
 }
 
 fn device(f: &mut Fields<'_, '_>) -> RawDevice {
-    let whole = |span| RawDevice::Count(At::new(1, span));
+    let whole = |span| RawDevice::Count(Spanned::new(1, span));
     let Some(entry) = f.entry("device") else { return whole(f.span) };
     let node = &entry.node;
     let expected =
@@ -193,8 +193,8 @@ fn device(f: &mut Fields<'_, '_>) -> RawDevice {
     match &node.value {
         Toml::String(text) if text == "auto" => whole(node.span),
         Toml::String(text) if text == "none" => RawDevice::None,
-        Toml::String(text) => RawDevice::Named(At::new(text.clone(), node.span)),
-        Toml::Integer(n @ 1..=1024) => RawDevice::Count(At::new(n.unsigned_abs() as usize, node.span)),
+        Toml::String(text) => RawDevice::Named(Spanned::new(text.clone(), node.span)),
+        Toml::Integer(n @ 1..=1024) => RawDevice::Count(Spanned::new(n.unsigned_abs() as usize, node.span)),
         // At least a thousandth: the bound on commands that share a GPU.
         Toml::Float(share) if (0.001..=1.0).contains(share) => {
             RawDevice::Share((share * f64::from(WHOLE)).round() as u32)
@@ -267,7 +267,7 @@ fn matrix(f: &mut Fields<'_, '_>) -> Vec<RawValues> {
         };
         match texts {
             Some(values) => {
-                lists.push(RawValues { name: At::new(entry.key.clone(), entry.key_span), values })
+                lists.push(RawValues { name: Spanned::new(entry.key.clone(), entry.key_span), values })
             }
             None => {
                 f.wrong("matrix", &entry.node, "a table whose entries are lists of texts or numbers");

@@ -3,7 +3,7 @@
 use orchestra_core::{ConvSearch, Provider, SessionTuning, TensorRt};
 
 use crate::diagnostics::Span;
-use crate::fields::{At, Fields};
+use crate::fields::{Fields, Spanned};
 use crate::keys::ProviderName;
 
 /// How reports name a wish for TensorRT.
@@ -14,7 +14,7 @@ const TENSORRT: &str = "provider = \"tensorrt\"";
 pub(crate) struct RawTuning {
     pub wanted: SessionTuning,
     /// Keys that ask for something that only a GPU can do.
-    pub gpu_keys: Vec<At<&'static str>>,
+    pub gpu_keys: Vec<Spanned<&'static str>>,
 }
 
 impl RawTuning {
@@ -26,19 +26,19 @@ impl RawTuning {
 /// `has_streams`: several batches are to run at once on a session.
 pub(super) fn read(f: &mut Fields<'_, '_>, has_streams: bool) -> RawTuning {
     let mut raw = RawTuning::default();
-    if let Some(search) = f.get::<At<ConvSearch>>("conv_search") {
+    if let Some(search) = f.get::<Spanned<ConvSearch>>("conv_search") {
         raw.wanted.conv_search = search.value;
         if search.value != ConvSearch::default() {
-            raw.gpu_keys.push(At::new("conv_search", search.span));
+            raw.gpu_keys.push(Spanned::new("conv_search", search.span));
         }
     }
-    let provider = f.get::<At<ProviderName>>("provider");
+    let provider = f.get::<Spanned<ProviderName>>("provider");
     let fp16 = f.value("tensorrt_fp16");
     if let Some(entry) = f.entry("tensorrt_fp16").filter(|_| fp16) {
-        raw.gpu_keys.push(At::new("tensorrt_fp16", entry.node.span));
+        raw.gpu_keys.push(Spanned::new("tensorrt_fp16", entry.node.span));
     }
     if let Some(tensorrt) = provider.as_ref().filter(|provider| provider.value == ProviderName::TensorRt) {
-        raw.gpu_keys.push(At::new(TENSORRT, tensorrt.span));
+        raw.gpu_keys.push(Spanned::new(TENSORRT, tensorrt.span));
         raw.wanted.provider = Provider::TensorRt(TensorRt { fp16, engines: None });
     } else if let Some(span) =
         raw.span_of("tensorrt_fp16").filter(|_| provider.is_some() || f.entry("provider").is_none())

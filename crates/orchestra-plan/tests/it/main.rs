@@ -3,8 +3,8 @@
 
 mod common;
 mod defaults;
+mod deferred;
 mod graph_view;
-mod late;
 mod memory_plan;
 mod order_of_tables;
 mod pixels;

@@ -241,11 +241,11 @@ proptest! {
 #[test]
 fn workers_of_a_gpu_are_kept_on_its_node_and_the_plan_says_so() {
     let plan = FakeHost::with(server()).good(&model("memory = \"5GiB\""));
-    let nodes: Vec<u32> = plan.devices.iter().map(|d| d.near.as_ref().unwrap().node).collect();
+    let nodes: Vec<u32> = plan.devices.iter().map(|d| d.cpu_affinity.as_ref().unwrap().node).collect();
     assert_eq!(nodes, [0, 0, 0, 0, 1, 1, 1, 1]);
-    assert_eq!(plan.devices[7].near.as_ref().unwrap().cores, (48..96).collect::<Vec<u32>>());
+    assert_eq!(plan.devices[7].cpu_affinity.as_ref().unwrap().cores, (48..96).collect::<Vec<u32>>());
     // 96 loaders need both nodes.
-    assert_eq!(plan.loaders_near, None);
+    assert_eq!(plan.loader_affinity, None);
     let text = describe(&plan);
     assert!(
         text.contains("device cuda:4 to cuda:7: its workers stay on NUMA node 1 (cores 48-95)"),
@@ -259,7 +259,7 @@ fn workers_of_a_gpu_are_kept_on_its_node_and_the_plan_says_so() {
         ..PlanOptions::default()
     };
     let plan = FakeHost::with(server()).good_with(DIGITS, &one);
-    assert_eq!(plan.loaders_near.as_ref().unwrap().node, 1);
+    assert_eq!(plan.loader_affinity.as_ref().unwrap().node, 1);
     assert!(describe(&plan).contains("loaders   40 processes on NUMA node 1"));
 }
 
@@ -269,7 +269,7 @@ fn a_machine_of_one_node_keeps_nothing_anywhere() {
         let text = format!("cores = 8\n{nodes}[[devices]]\nmemory = \"24GiB\"\nnode = 0\n");
         let host = FakeHost::with(machine_from_toml(&text, "m").0.unwrap());
         let plan = host.good(DIGITS);
-        assert_eq!((plan.devices[0].near.clone(), plan.loaders_near.clone()), (None, None));
+        assert_eq!((plan.devices[0].cpu_affinity.clone(), plan.loader_affinity.clone()), (None, None));
         assert!(!describe(&plan).contains("NUMA"));
     }
 }

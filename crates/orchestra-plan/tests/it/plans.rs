@@ -214,12 +214,14 @@ fn a_pipeline_is_linear_where_each_item_ends_in_one_sink_with_one_record() {
 #[test]
 fn a_batch_carries_what_is_read_behind_it_and_nothing_else() {
     let plan = FakeHost::with_cores(4).good(&crops());
-    let [picture] = infer(&plan, "find").carries[..] else { panic!("{:?}", infer(&plan, "find").carries) };
+    let [picture] = infer(&plan, "find").passthrough_columns[..] else {
+        panic!("{:?}", infer(&plan, "find").passthrough_columns)
+    };
     assert_eq!((picture.from, &plan.column(picture).ty), (Origin::Source(SourceId(0)), &ColumnType::Picture));
-    assert_eq!(infer(&plan, "read").carries, [], "the parts are cut out");
+    assert_eq!(infer(&plan, "read").passthrough_columns, [], "the parts are cut out");
     let unread = crops().replace("from = \"number\"", "from = \"find\"");
     let plan = FakeHost::with_cores(4).good(&unread);
-    assert_eq!(infer(&plan, "find").carries, [], "nothing behind it reads the picture");
+    assert_eq!(infer(&plan, "find").passthrough_columns, [], "nothing behind it reads the picture");
 }
 
 #[test]

@@ -408,7 +408,7 @@ fn pipelines(
     let named = (0..).map(PipelineId).zip(&plan.pipelines);
     let mut reports: BTreeMap<String, PipelineStatus> =
         named.map(|(id, pipeline)| (pipeline.name.clone(), report(id))).collect();
-    for name in plan.late.iter().flat_map(|late| &late.pipelines) {
+    for name in plan.deferred.iter().flat_map(|late| &late.pipelines) {
         let end = Some("not started".to_owned());
         reports.insert(name.clone(), PipelineStatus { end });
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use orchestra_core::DType;
-use orchestra_core::data::{OwnedValue, Refusal};
+use orchestra_core::data::{ItemError, OwnedValue};
 use orchestra_core::ledger::Rows;
 use orchestra_core::row_bytes::{StoredValue, write};
 
@@ -42,7 +42,7 @@ impl RowValues {
 }
 
 /// A picture is the tensor of its pixels, `u8 [height, width, channels]`.
-fn write_value(value: &OwnedValue, out: &mut Vec<u8>) -> Result<(), Refusal> {
+fn write_value(value: &OwnedValue, out: &mut Vec<u8>) -> Result<(), ItemError> {
     let OwnedValue::Picture(picture) = value else { return write(&StoredValue::of_owned(value)?, out) };
     picture.with_pixels(&mut |pixels| {
         let shape = [pixels.height as usize, pixels.width as usize, pixels.channels];

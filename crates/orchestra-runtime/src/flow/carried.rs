@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 use orchestra_core::FailureKind;
-use orchestra_core::data::{KeptPicture, Picture, Pixels, Refusal};
+use orchestra_core::data::{ItemError, KeptPicture, Picture, Pixels};
 use orchestra_worker::mapping::Mapping;
 
 use super::turns::Turns;
@@ -49,7 +49,7 @@ impl CarriedArena {
         [width, height]: [u32; 2],
         channels: usize,
         copy: &dyn Fn(&mut [u8]),
-    ) -> Result<Option<Arc<dyn KeptPicture>>, Refusal> {
+    ) -> Result<Option<Arc<dyn KeptPicture>>, ItemError> {
         let bytes = (width as usize).saturating_mul(height as usize).saturating_mul(channels);
         let len = bytes.checked_next_multiple_of(ALIGN).unwrap_or(usize::MAX);
         if len > self.len {
@@ -58,7 +58,7 @@ impl CarriedArena {
                 bytes.div_ceil(1 << 20),
                 self.len >> 20
             );
-            return Err(Refusal { kind: FailureKind::TooLarge, error });
+            return Err(ItemError { kind: FailureKind::TooLarge, error });
         }
         let Some(block) = self.take(len) else { return Ok(None) };
         // SAFETY: the block lies within the map, and no other thread has it before it is shared below.
@@ -131,14 +131,17 @@ impl fmt::Debug for CarriedPicture {
 impl KeptPicture for CarriedPicture {}
 
 impl Picture for CarriedPicture {
-    fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
+    fn with_pixels(
+        &self,
+        show: &mut dyn FnMut(Pixels<'_>) -> Result<(), ItemError>,
+    ) -> Result<(), ItemError> {
         // SAFETY: the block lies within the map, was written before it was shared, and is only read from then on.
         let bytes =
             unsafe { std::slice::from_raw_parts(self.block.arena.map.at(self.block.start), self.bytes) };
         show(Pixels { width: self.width, height: self.height, channels: self.channels, bytes })
     }
 
-    fn size(&self) -> Result<[u32; 2], Refusal> {
+    fn size(&self) -> Result<[u32; 2], ItemError> {
         Ok([self.width, self.height])
     }
 

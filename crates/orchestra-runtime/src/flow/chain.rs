@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use orchestra_core::data::{ColumnType, Refusal};
+use orchestra_core::data::{ColumnType, ItemError};
 use orchestra_core::lineage::End;
 use orchestra_core::shapes::{
     Encoder, Leaves as _, Map, MapCount, MapRuns, Reduce, RowEnded, RowScope, Step, Walk,
@@ -78,7 +78,7 @@ pub fn kept_pictures(plan: &Plan, origin: Origin) -> Vec<ColumnRef> {
         let is_new = |read: &ColumnRef| {
             plan.home_of(read.from) == origin && plan.column(*read).ty == ColumnType::Picture
         };
-        for read in stage.carries().copied().filter(is_new) {
+        for read in stage.passthrough_columns().copied().filter(is_new) {
             if !kept.contains(&read) {
                 kept.push(read);
             }
@@ -123,7 +123,7 @@ struct ChainLeaf {
     stage: StageId,
     reads: Vec<ColumnRef>,
     /// Columns that a batch carries along for stages behind it.
-    carries: Vec<ColumnRef>,
+    passthrough_columns: Vec<ColumnRef>,
     does: Does,
     /// The folds that must hear of a row that does not get here, by how many splits it was in.
     folds: Vec<Vec<FoldTarget>>,
@@ -232,11 +232,10 @@ impl Chain {
     /// claimed first.
     pub fn only_batch(&self) -> Option<&Arc<SlotPool>> {
         match (&self.steps[..], &self.leaves[..]) {
-            ([Step::Leaf(0)], [ChainLeaf { does: Does::Batch { target, trims: None }, carries, .. }])
-                if carries.is_empty() =>
-            {
-                Some(&target.pool)
-            }
+            (
+                [Step::Leaf(0)],
+                [ChainLeaf { does: Does::Batch { target, trims: None }, passthrough_columns, .. }],
+            ) if passthrough_columns.is_empty() => Some(&target.pool),
             _ => None,
         }
     }
@@ -289,7 +288,7 @@ impl Chain {
     }
 
     /// Fails an item that its source could not read: the first stage gets none of it, and is named.
-    pub fn fail_in_front(&self, token: &Token, refusal: Refusal, attempts: u32, out: &mut Outcome) {
+    pub fn fail_in_front(&self, token: &Token, refusal: ItemError, attempts: u32, out: &mut Outcome) {
         let (item, stage) = (token.ticket.id(), self.first_stage());
         self.context.stats.first_items(Origin::Source(item.source)).fail(item);
         self.context.stats.stage(stage).failed.add(1);
@@ -298,7 +297,7 @@ impl Chain {
     }
 
     /// Fails a token at the stage that this chain begins behind.
-    pub fn fail(&self, token: &Token, stage: StageId, refusal: Refusal, out: &mut Outcome) {
+    pub fn fail(&self, token: &Token, stage: StageId, refusal: ItemError, out: &mut Outcome) {
         self.with(token, out, None, |row| Err(row.fail(stage, refusal)));
     }
 

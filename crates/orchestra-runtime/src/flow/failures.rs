@@ -1,6 +1,6 @@
 //! The lines of `failures.jsonl`, and the records of failures in sinks. Writes no file.
 
-use orchestra_core::data::{Refusal, TensorView, Value};
+use orchestra_core::data::{ItemError, TensorView, Value};
 use orchestra_core::shapes::ItemInfo;
 use orchestra_core::{DType, Failure};
 use orchestra_plan::SinkPlan;
@@ -15,7 +15,7 @@ pub fn failure_record(
     ticket: &Ticket,
     source: &str,
     failure: &Failure,
-) -> Result<Vec<u8>, Refusal> {
+) -> Result<Vec<u8>, ItemError> {
     let item = ItemInfo { name: ticket.name(), id: ticket.id(), source, parts: &[] };
     let attempts = i64::from(failure.attempts).to_ne_bytes();
     let attempts = TensorView { name: "attempts", dtype: DType::I64, shape: &[], data: &attempts };

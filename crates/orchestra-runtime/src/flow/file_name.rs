@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 use orchestra_plan::FilesPlan;
 use serde::Deserialize;
 
@@ -18,7 +18,7 @@ const LONGEST: usize = 3072;
 /// `a/b.png.npy`; of a part `a/b.png.3.npy`. Fails where it would be too long for a disk.
 ///
 /// `%` stands for what a name on the disk cannot be, or must not be: a folder is never called as a file or as what else lies there.
-pub fn file_name(files: &FilesPlan, token: &Token) -> Result<Box<str>, Refusal> {
+pub fn file_name(files: &FilesPlan, token: &Token) -> Result<Box<str>, ItemError> {
     let item = token.ticket.name();
     let mut name = String::with_capacity(item.len() + files.extension.len() + 8);
     let parts: Vec<&str> = item.split('/').collect();
@@ -44,13 +44,13 @@ pub fn file_name(files: &FilesPlan, token: &Token) -> Result<Box<str>, Refusal> 
     name.push('.');
     name.push_str(&files.extension);
     if name.contains('\0') {
-        return Err(Refusal::result("the name of the item has a zero byte, which no file's name may have"));
+        return Err(ItemError::result("the name of the item has a zero byte, which no file's name may have"));
     }
     let too_long = |bytes: usize, most: usize| {
         let error = format!(
             "a file named after the item would need a name of {bytes} bytes, and a disk takes {most}"
         );
-        Err(Refusal::result(error))
+        Err(ItemError::result(error))
     };
     match name.split('/').map(str::len).find(|len| *len > LONGEST_PART) {
         Some(len) => too_long(len, LONGEST_PART),
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use crate::flow::ticket::TicketsBuilder;
 
-    fn name(item: &str, numbered: bool, path: &[u32]) -> Result<Box<str>, Refusal> {
+    fn name(item: &str, numbered: bool, path: &[u32]) -> Result<Box<str>, ItemError> {
         let files = FilesPlan { folder: "out".into(), extension: "npy".into(), numbered };
         let path = path.iter().map(|index| Part { index: *index, of: 9 }).collect();
         let mut tickets = TicketsBuilder::with_capacity(SourceId(0), 0, 1, false);

@@ -1,7 +1,7 @@
 //! Records that are files, as rows that wait for their way to a store: what the index of their sink says of a file, then its bytes. It writes
 //! no file.
 
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 
 use super::file_name::IndexLine;
 use super::row_lengths::{HEAD, end_row};
@@ -19,8 +19,8 @@ pub struct FileRow<'a> {
 ///
 /// # Errors
 /// The row is longer than a part file takes.
-pub fn end_file_row(out: &mut Vec<u8>, begin: usize, line: &[u8]) -> Result<(), Refusal> {
-    let too_long = |_| Refusal::result("the name of the item has more than 4 GiB");
+pub fn end_file_row(out: &mut Vec<u8>, begin: usize, line: &[u8]) -> Result<(), ItemError> {
+    let too_long = |_| ItemError::result("the name of the item has more than 4 GiB");
     let length = u32::try_from(line.len()).map_err(too_long)?.to_le_bytes();
     out.splice(begin..begin, length.into_iter().chain(line.iter().copied()));
     end_row(out, begin)

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use orchestra_core::collect::{Arrival, Collected, Collector};
-use orchestra_core::data::{Label, OwnedRow, OwnedValue, Refusal, Value};
+use orchestra_core::data::{ItemError, Label, OwnedRow, OwnedValue, Value};
 use orchestra_core::shapes::{Fold, MapRuns, RowScope};
 use orchestra_core::{ItemId, StageId, locked};
 use orchestra_plan::{ColumnRef, JoinWay, Origin};
@@ -58,7 +58,7 @@ struct FoldState {
 struct FoldWork {
     args: FoldArgs,
     /// Columns that a join carries, in the order of its ways.
-    carries: Vec<ColumnRef>,
+    passthrough_columns: Vec<ColumnRef>,
     /// What may have to wait runs there.
     runtime: Handle,
     state: Mutex<FoldState>,
@@ -68,7 +68,7 @@ struct FoldWork {
 impl FoldStage {
     /// Must be called within the runtime of its pipeline.
     pub fn new(args: FoldArgs) -> Self {
-        let (feeding, carries) = match &args.of {
+        let (feeding, passthrough_columns) = match &args.of {
             FoldOf::Parts(_) => (1, Vec::new()),
             FoldOf::Join(ways) => (ways.len(), ways.iter().flat_map(|way| &way.reads).copied().collect()),
         };
@@ -81,7 +81,13 @@ impl FoldStage {
             is_over: false,
         };
         let runtime = Handle::current();
-        Self(Arc::new(FoldWork { args, carries, runtime, state: Mutex::new(state), runs: Mutex::default() }))
+        Self(Arc::new(FoldWork {
+            args,
+            passthrough_columns,
+            runtime,
+            state: Mutex::new(state),
+            runs: Mutex::default(),
+        }))
     }
 }
 
@@ -212,7 +218,7 @@ impl FoldWork {
     }
 
     /// The row of a token; `None` where it was dropped on one of the ways of a join.
-    fn merge(&self, parts: Vec<OwnedRow>) -> Result<Option<OwnedRow>, Refusal> {
+    fn merge(&self, parts: Vec<OwnedRow>) -> Result<Option<OwnedRow>, ItemError> {
         match &self.args.of {
             FoldOf::Join(ways) if parts.len() < ways.len() => Ok(None),
             FoldOf::Join(_) => Ok(Some(parts.into_iter().flatten().collect())),
@@ -220,7 +226,7 @@ impl FoldWork {
                 // A panic in here is a bug of ours; it fails the item by name instead of losing it.
                 let merged = catch_unwind(AssertUnwindSafe(|| fold.fold(parts)));
                 let bug = "internal error while parts were brought together; this is a bug";
-                merged.unwrap_or_else(|_| Err(Refusal::result(bug))).map(Some)
+                merged.unwrap_or_else(|_| Err(ItemError::result(bug))).map(Some)
             }
         }
     }
@@ -231,7 +237,7 @@ impl FoldWork {
         let from = Origin::Stage(self.args.stage);
         let (row, carried): (Vec<Value<'_>>, Vec<(ColumnRef, Value<'_>)>) = match self.args.of {
             FoldOf::Parts(_) => (values.collect(), Vec::new()),
-            FoldOf::Join(_) => (Vec::new(), self.carries.iter().copied().zip(values).collect()),
+            FoldOf::Join(_) => (Vec::new(), self.passthrough_columns.iter().copied().zip(values).collect()),
         };
         let scope = RowScope { from, row: &row, carried: &carried, up: None };
         self.args.chain.row(runs, token, &scope, out, None);

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use orchestra_core::data::{Column, Label, Refusal, Value};
+use orchestra_core::data::{Column, ItemError, Label, Value};
 use orchestra_core::shapes::{MapRuns, RowScope};
 use orchestra_core::{Failure, StageId, locked};
 use orchestra_plan::{ColumnRef, Origin};
@@ -86,7 +86,7 @@ struct ProcessorWork {
     stage: StageId,
     chain: Chain,
     outputs: Vec<Column>,
-    carries: Vec<ColumnRef>,
+    passthrough_columns: Vec<ColumnRef>,
     /// What threads that have done a batch keep for the next one.
     runs: Mutex<Vec<(MapRuns, Outcome)>>,
     /// Bytes of the records of the last batch.
@@ -99,9 +99,10 @@ impl ProcessorWork {
     fn new(stage: StageId, chain: Chain) -> Self {
         let plan = &chain.context.plan.stages[stage.index()];
         let outputs = plan.gives.0.clone();
-        let carries = plan.batch().map_or_else(Vec::new, |batch| batch.carries.clone());
+        let passthrough_columns =
+            plan.batch().map_or_else(Vec::new, |batch| batch.passthrough_columns.clone());
         let (usual_text, open) = (AtomicUsize::new(0), AtomicUsize::new(1));
-        Self { stage, chain, outputs, carries, runs: Mutex::default(), usual_text, open }
+        Self { stage, chain, outputs, passthrough_columns, runs: Mutex::default(), usual_text, open }
     }
 
     /// The call that closes the last one passes the end on.
@@ -142,7 +143,7 @@ impl ProcessorWork {
                     let values = outputs.iter().zip(&mut copies).map(|(rows, copy)| rows.row(row, copy));
                     self.row(&values.collect::<OutputValues<'_>>(), token, &mut runs, &mut out);
                 }
-                Err(error) => self.chain.fail(token, self.stage, Refusal::result(error.clone()), &mut out),
+                Err(error) => self.chain.fail(token, self.stage, ItemError::result(error.clone()), &mut out),
             }
             n_failed += out.n_failed - before.1;
             if linear.is_some() && out.done.len() == before.0 {
@@ -181,7 +182,7 @@ impl ProcessorWork {
     fn row(&self, values: &[Value<'_>], token: &Token, runs: &mut MapRuns, out: &mut Outcome) {
         let labels: Vec<Vec<Label<'_>>> = token.carried().iter().map(|value| value.labels()).collect();
         let carried: Vec<(ColumnRef, Value<'_>)> = self
-            .carries
+            .passthrough_columns
             .iter()
             .zip(token.carried().iter().zip(&labels))
             .map(|(read, (value, labels))| (*read, value.borrowed(labels)))

@@ -10,7 +10,7 @@ use std::iter::Peekable;
 use std::sync::Arc;
 
 use orchestra_core::collect::Part;
-use orchestra_core::data::{Label, OwnedValue, Refusal, Value};
+use orchestra_core::data::{ItemError, Label, OwnedValue, Value};
 use orchestra_core::lineage::Share;
 use orchestra_core::shapes::{ItemInfo, Join, Merge, MergeState, Reduce, ReducedRow, Reduction};
 use orchestra_core::{ItemId, SourceId, StageId};
@@ -276,16 +276,16 @@ impl OpenReduce {
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "`map_err` gives it away")]
-    fn refused(&self, refusal: Refusal) -> ReduceError {
+    fn refused(&self, refusal: ItemError) -> ReduceError {
         refused(&self.name, &refusal)
     }
 }
 
-fn damaged() -> Refusal {
-    Refusal::result("its rows are damaged")
+fn damaged() -> ItemError {
+    ItemError::result("its rows are damaged")
 }
 
-fn refused(stage: &str, refusal: &Refusal) -> ReduceError {
+fn refused(stage: &str, refusal: &ItemError) -> ReduceError {
     ReduceError::Refused { stage: stage.to_owned(), why: refusal.error.clone() }
 }
 
@@ -366,11 +366,12 @@ impl ResultCommits {
         sink: &SinkPlan,
         row: &ResultRow,
         commit: &mut Commit,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ItemError> {
         let ResultRow { id, source, path, row: ReducedRow { item, values } } = row;
         let source = source.and_then(|source| self.sources.get(source.index())).unwrap_or(&self.stage);
         let labels: Vec<Vec<Label<'_>>> = values.iter().map(OwnedValue::labels).collect();
-        let missing = || Refusal::result("internal error: a column of its result is missing; this is a bug");
+        let missing =
+            || ItemError::result("internal error: a column of its result is missing; this is a bug");
         let value = |column: usize| Some(values.get(column)?.borrowed(&labels[column]));
         let read = sink.reads.iter().map(|read| value(read.column).ok_or_else(missing));
         let read: Vec<Value<'_>> = read.collect::<Result<_, _>>()?;
@@ -382,7 +383,7 @@ impl ResultCommits {
             let name = file_name(files, &Token::new(ticket, Share::WHOLE, path.clone()))?;
             let begin = begin.unwrap_or_default();
             let line = index_line(item, id.index, source, &name, bytes.len() - begin);
-            Ok::<_, Refusal>((files.folder.join(&*name), line))
+            Ok::<_, ItemError>((files.folder.join(&*name), line))
         };
         match (begin, sink.files.as_ref().map(named).transpose()?) {
             (Some(begin), Some((_, line))) => end_file_row(&mut bytes, begin, &line)?,

@@ -1,6 +1,6 @@
 //! Rows that lie one behind the other in a file of the run, each behind its length. It knows nothing of what they hold.
 
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 
 /// In front of each row stands its length.
 pub const HEAD: usize = size_of::<u32>();
@@ -12,8 +12,8 @@ pub fn begin_row(out: &mut Vec<u8>) -> usize {
 }
 
 /// Says how long the row is that began here.
-pub fn end_row(out: &mut [u8], begin: usize) -> Result<(), Refusal> {
-    let too_long = |_| Refusal::result("the record has more than 4 GiB, which no part file takes");
+pub fn end_row(out: &mut [u8], begin: usize) -> Result<(), ItemError> {
+    let too_long = |_| ItemError::result("the record has more than 4 GiB, which no part file takes");
     let length = u32::try_from(out.len() - begin).map_err(too_long)?;
     out[begin - HEAD..begin].copy_from_slice(&length.to_le_bytes());
     Ok(())

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use orchestra_core::FailureKind;
-use orchestra_core::data::{OwnedValue, Refusal};
+use orchestra_core::data::{ItemError, OwnedValue};
 
 use super::turns::Turns;
 
@@ -33,7 +33,7 @@ impl ValueRoom {
     ///
     /// # Errors
     /// They do not fit even when nothing else is there.
-    pub fn take(self: &Arc<Self>, values: &[OwnedValue]) -> Result<Option<Option<HeldValues>>, Refusal> {
+    pub fn take(self: &Arc<Self>, values: &[OwnedValue]) -> Result<Option<Option<HeldValues>>, ItemError> {
         let bytes: usize = values.iter().map(OwnedValue::bytes).sum();
         if bytes < COUNTED {
             return Ok(Some(None));
@@ -45,7 +45,7 @@ impl ValueRoom {
                 mib(bytes),
                 mib(self.most)
             );
-            return Err(Refusal { kind: FailureKind::TooLarge, error });
+            return Err(ItemError { kind: FailureKind::TooLarge, error });
         }
         let taken = self.free.wait(|free| {
             *free = free.checked_sub(bytes)?;

@@ -71,7 +71,7 @@ impl Past {
         if let FolderState::Unfinished { identity, .. } | FolderState::Finished { identity, .. } =
             folder.state()
             && !identity.changes(&now).is_empty()
-            && plan.late.is_none()
+            && plan.deferred.is_none()
             && folder.forget_without_items().map_err(|error| discard_error(plan, error))?
         {
             now = RunIdentity { run_id: identity.run_id, started_unix_ms: identity.started_unix_ms, ..now };
@@ -109,7 +109,7 @@ impl Past {
             Some(_) => forget(&plan.output)?,
             None => {}
         }
-        let Some(before) = self.identity.as_ref().filter(|_| plan.late.is_none()) else { return Ok(()) };
+        let Some(before) = self.identity.as_ref().filter(|_| plan.deferred.is_none()) else { return Ok(()) };
         // Without a record of it, no output of a task was read.
         let counts = |change: &Change| self.finished > 0 || !is_output_of_task(&change.name);
         let changes: Vec<String> =
@@ -129,7 +129,7 @@ impl Past {
     pub(super) fn go_on(&self, plan: &Plan) -> RunIdentity {
         match &self.identity {
             None => self.now.clone(),
-            Some(before) if plan.late.is_some() => before.clone(),
+            Some(before) if plan.deferred.is_some() => before.clone(),
             Some(before) => RunIdentity {
                 run_id: before.run_id.clone(),
                 started_unix_ms: before.started_unix_ms,

@@ -142,7 +142,7 @@ fn open_journal(
         }
         return Ok(Journal::begin(folder, identity, &result_files(plan))?);
     }
-    let files = if plan.late.is_some() { folder.files() } else { result_files(plan) };
+    let files = if plan.deferred.is_some() { folder.files() } else { result_files(plan) };
     let journal = Journal::resume(folder, identity, &files)?;
     let commits = journal.recovered().lost_commits;
     if commits > 0 {

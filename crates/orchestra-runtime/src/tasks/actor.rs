@@ -293,7 +293,7 @@ impl TasksState {
             self.skip(&skipped, &format!("`{}` has failed", context.plan.tasks.tasks[*at].id));
             self.end.failed += 1;
         }
-        if context.plan.late.is_some() && context.options.first_part.is_some() {
+        if context.plan.deferred.is_some() && context.options.first_part.is_some() {
             let skipped = self.schedule.give_up(part_schedule::place_of(&context.plan, None));
             self.skip(&skipped, "the sources, stages and sinks of the file were not started");
         }

@@ -103,7 +103,7 @@ pub enum StoreTrouble {
     /// It does not answer now, and may later.
     Passing,
     /// It takes no such credentials, or has no such bucket: until that is mended it says nothing.
-    Refusal,
+    ItemError,
     /// What it was asked makes no sense: the entry is wrong.
     Mistake,
 }
@@ -137,7 +137,7 @@ impl ListError {
                 | ListError::Damaged { .. }
                 | ListError::NoProcess { .. }
                 | ListError::Panicked
-                | ListError::Store { trouble: StoreTrouble::Passing | StoreTrouble::Refusal, .. }
+                | ListError::Store { trouble: StoreTrouble::Passing | StoreTrouble::ItemError, .. }
         )
     }
 }

@@ -61,7 +61,7 @@ pub trait Expand: fmt::Debug + Send + Sync {
 
     /// The settings from which a loader process makes it again, to list files there. Without them it lists in this process, where it must open nothing
     /// that others made; with them, its locators are the path of the file, a `#` and text without a `#`.
-    fn in_loader(&self) -> Option<KindSettings> {
+    fn to_wire(&self) -> Option<KindSettings> {
         None
     }
 }

@@ -12,7 +12,7 @@ use orchestra_worker::loader::events::{
 };
 use orchestra_worker::{BUILD, WORKER_SOCKET_FD};
 
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 use orchestra_core::shapes::MapCount;
 use orchestra_core::{FailureKind, LeftOut, Origin, StageId};
 
@@ -82,7 +82,7 @@ fn serve(socket: UnixStream, fault: &str) -> anyhow::Result<()> {
                 writer.write(&FromLoader::Answers { sent_ns: 0, answers: Vec::new() })?;
             },
             "twice" => {
-                let refused = Refusal { kind: FailureKind::Read, error: "made up".to_owned() };
+                let refused = ItemError { kind: FailureKind::Read, error: "made up".to_owned() };
                 let answers = vec![answer(Err((None, refused))); ends.len() * 2];
                 writer.write(&FromLoader::Answers { sent_ns: u64::MAX, answers })?;
             }

@@ -4,7 +4,7 @@
 //! (batches, folds, sinks, and maps that no loader may run), and each is known by its place. Of an item that failed nothing else is said.
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 use orchestra_core::failure::cut_words;
 use orchestra_core::shapes::{KindSettings, MapCount, StepOf};
 use orchestra_core::{ColumnRef, ErrorClass, LeftOut, Origin, SandboxMode, StageId};
@@ -149,7 +149,7 @@ pub enum LookError {
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub struct ItemAnswer {
     /// Its rows; or the stage that failed it, `None` being the source, and why.
-    pub rows: Result<Vec<RowEvent>, (Option<StageId>, Refusal)>,
+    pub rows: Result<Vec<RowEvent>, (Option<StageId>, ItemError)>,
     /// Bytes that were read.
     pub read_bytes: u64,
     /// Of the maps, by their place.

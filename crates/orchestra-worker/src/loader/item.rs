@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use orchestra_core::data::{Pixels, Refusal, TensorView, Value, WriteTensor};
+use orchestra_core::data::{ItemError, Pixels, TensorView, Value, WriteTensor};
 use orchestra_core::failure::cut_words;
 use orchestra_core::shapes::{Fetch, FetchRun, Leaves, MapRuns, RowEnded, RowScope, Step, Walk};
 use orchestra_core::{FailureKind, LeftOut, Origin, StageId};
@@ -31,9 +31,9 @@ struct ItemRows<'c> {
     leaves: &'c [SentLeaf],
     sends: &'c [SentColumn],
     /// Of the last row that had it, by column: what lies in the ring, until a leaf has got it.
-    laid: Vec<Result<SentValue, Refusal>>,
+    laid: Vec<Result<SentValue, ItemError>>,
     sent: Vec<RowEvent>,
-    failed: Option<(Option<StageId>, Refusal)>,
+    failed: Option<(Option<StageId>, ItemError)>,
     left_out: Vec<(Origin, LeftOut, u64)>,
 }
 
@@ -62,7 +62,7 @@ impl LoaderChain {
         let done = done.unwrap_or_else(|_| {
             (*run, *runs) = (fetch.start(), MapRuns::default());
             let error = "internal error while the item was loaded; this is a bug".to_owned();
-            Err(Refusal { kind: FailureKind::Read, error })
+            Err(ItemError { kind: FailureKind::Read, error })
         });
         let ItemRows { parent, sent, failed, left_out, .. } = rows;
         let failed = done.map_err(|refusal| (None, refused(refusal))).err().or(failed);
@@ -89,12 +89,12 @@ impl Leaves for ItemRows<'_> {
         self.lay(Some(at), row);
     }
 
-    fn parts(&mut self, at: usize, n: u32) -> Result<(), Refusal> {
+    fn parts(&mut self, at: usize, n: u32) -> Result<(), ItemError> {
         self.sent.push(RowEvent::Parts { at, n });
         Ok(())
     }
 
-    fn nothing(&mut self, at: usize) -> Result<(), Refusal> {
+    fn nothing(&mut self, at: usize) -> Result<(), ItemError> {
         self.sent.push(RowEvent::Nothing { at });
         Ok(())
     }
@@ -117,7 +117,7 @@ impl Leaves for ItemRows<'_> {
         Ok(())
     }
 
-    fn fail(&mut self, stage: StageId, refusal: Refusal) -> RowEnded {
+    fn fail(&mut self, stage: StageId, refusal: ItemError) -> RowEnded {
         self.failed = Some((Some(stage), refused(refusal)));
         RowEnded
     }
@@ -128,7 +128,7 @@ impl Leaves for ItemRows<'_> {
 }
 
 /// Lays a value into the ring.
-fn lay(value: &Value<'_>, packed: Option<usize>, parent: &mut Parent) -> Result<SentValue, Refusal> {
+fn lay(value: &Value<'_>, packed: Option<usize>, parent: &mut Parent) -> Result<SentValue, ItemError> {
     match (value, packed) {
         (Value::Unwritten(tensor), Some(len)) => {
             let (at, to) = parent.room(len)?;
@@ -139,7 +139,7 @@ fn lay(value: &Value<'_>, packed: Option<usize>, parent: &mut Parent) -> Result<
     }
 }
 
-fn lay_whole(value: &Value<'_>, parent: &mut Parent) -> Result<SentValue, Refusal> {
+fn lay_whole(value: &Value<'_>, parent: &mut Parent) -> Result<SentValue, ItemError> {
     match value {
         Value::Tensor(view) => tensor(view, parent),
         Value::Unwritten(tensor) => unwritten(*tensor, parent),
@@ -161,28 +161,28 @@ fn lay_whole(value: &Value<'_>, parent: &mut Parent) -> Result<SentValue, Refusa
             Ok(SentValue::Bytes { at, len: bytes.len() as u64 })
         }
         Value::Missing(_) => Ok(SentValue::Missing),
-        Value::List(_) => Err(Refusal::result("internal error: a loader gives no lists; this is a bug")),
+        Value::List(_) => Err(ItemError::result("internal error: a loader gives no lists; this is a bug")),
     }
 }
 
-fn tensor(view: &TensorView<'_>, parent: &mut Parent) -> Result<SentValue, Refusal> {
+fn tensor(view: &TensorView<'_>, parent: &mut Parent) -> Result<SentValue, ItemError> {
     let (at, to) = parent.room(view.data.len())?;
     to.copy_from_slice(view.data);
     Ok(SentValue::Tensor { at, shape: view.shape.to_vec() })
 }
 
-fn unwritten(tensor: &dyn WriteTensor, parent: &mut Parent) -> Result<SentValue, Refusal> {
+fn unwritten(tensor: &dyn WriteTensor, parent: &mut Parent) -> Result<SentValue, ItemError> {
     let spec = tensor.spec();
     let len = spec
         .row_bytes()
-        .ok_or_else(|| Refusal::result("internal error: a tensor of no known size; this is a bug"))?;
+        .ok_or_else(|| ItemError::result("internal error: a tensor of no known size; this is a bug"))?;
     let (at, to) = parent.room(len)?;
     tensor.write(to)?;
     let shape = spec.row.iter().map(|dim| dim.fixed().unwrap_or(0)).collect();
     Ok(SentValue::Tensor { at, shape })
 }
 
-fn picture_pixels(pixels: &Pixels<'_>, parent: &mut Parent) -> Result<SentValue, Refusal> {
+fn picture_pixels(pixels: &Pixels<'_>, parent: &mut Parent) -> Result<SentValue, ItemError> {
     let (at, to) = parent.room(pixels.bytes.len())?;
     to.copy_from_slice(pixels.bytes);
     // One or three.
@@ -191,7 +191,7 @@ fn picture_pixels(pixels: &Pixels<'_>, parent: &mut Parent) -> Result<SentValue,
 }
 
 /// A refusal for the parent. Where there is no memory, this process has done what it can: the item may have more of it in another one.
-fn refused(mut refusal: Refusal) -> Refusal {
+fn refused(mut refusal: ItemError) -> ItemError {
     if refusal.kind == FailureKind::OutOfMemory {
         eprintln!("{}", refusal.error);
         leave(EXIT_NO_MEMORY);

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use orchestra_core::FailureKind;
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 
 use super::events::{FromLoader, ItemAnswer, ToLoader};
 use super::region::{Ring, RingMark};
@@ -139,12 +139,12 @@ impl Parent {
     }
 
     /// Room in the region, and where it is. Waits until the parent is done with earlier items, if need be.
-    pub fn room(&mut self, len: usize) -> Result<(u64, &mut [u8]), Refusal> {
+    pub fn room(&mut self, len: usize) -> Result<(u64, &mut [u8]), ItemError> {
         let at = loop {
             if let Some(at) = self.ring.take(len) {
                 break at;
             }
-            let gone = |_| Refusal::result("the run is over");
+            let gone = |_| ItemError::result("the run is over");
             self.send().map_err(gone)?;
             if !self.ring.waits_for_parent() {
                 let error = format!(
@@ -156,7 +156,7 @@ impl Parent {
                     true => FailureKind::TooLarge,
                     false => FailureKind::OutOfMemory,
                 };
-                return Err(Refusal { kind, error });
+                return Err(ItemError { kind, error });
             }
             self.receive().map_err(gone)?;
         };

@@ -150,7 +150,7 @@ fn loaders_are_kept_on_the_node_of_the_gpus_if_all_of_these_are_on_one() {
         machine.nodes = vec![node(0), node(1)];
         machine.gpus[0].numa_node = Some(1);
         let plan = plan(&place, &machine);
-        assert_eq!(plan.loaders_near.as_ref().map(|near| near.node), Some(1));
+        assert_eq!(plan.loader_affinity.as_ref().map(|near| near.node), Some(1));
         let probe = FakeProbe::new(vec![gpu(0)]);
         let workers = place.faulty_workers(&[(FAULT, "hang-on-batch:1")]);
         let prepared = place.prepare(Arc::new(plan)).unwrap();

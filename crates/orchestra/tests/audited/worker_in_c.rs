@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::common::{ONE_PIXEL_PER_BLOCK, ROW, Workplace, audited, bounded};
 use orchestra::kind::{
-    At, BatchDraft, Code, Column, ColumnType, DType, Dim, Draft, Fields, Program, ProgramContext,
-    ProgramDraft, Reported, ResolvedProgram, StageKind, TensorSpec,
+    BatchDraft, Code, Column, ColumnType, DType, Dim, Draft, Fields, Program, ProgramContext, ProgramDraft,
+    Reported, ResolvedProgram, Spanned, StageKind, TensorSpec,
 };
 use orchestra_testkit::striker::{Fault, strike_workers};
 use serde_json::Value;
@@ -29,7 +29,7 @@ impl StageKind for Double {
 
     fn read(&self, fields: &mut Fields<'_, '_>) -> Option<Draft> {
         Some(Draft::Batch(BatchDraft {
-            model: At::new("worker.c".to_owned(), fields.span),
+            model: Spanned::new("worker.c".to_owned(), fields.span),
             program: Some(Arc::new(Doubling(self.0.clone()))),
             max_batch: None,
             wait: Duration::from_millis(5),

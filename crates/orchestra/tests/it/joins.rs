@@ -7,7 +7,7 @@ use crate::common::number_stages::{
     NUMBER, SCATTER, Stage, TestStage, emit_numbers, is_tensor, n_parts, numbers_of,
 };
 use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers, scan};
-use orchestra::kind::{ColumnType, DType, Kinds, Refusal, Value};
+use orchestra::kind::{ColumnType, DType, ItemError, Kinds, Value};
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;
 use serde_json::Value as Json;
@@ -17,7 +17,7 @@ const PICKY: Stage = Stage {
     name: "picky",
     parts: None,
     work: |row, emit| match row[0] as u64 {
-        27 => Err(Refusal::result("item 13 is not wanted")),
+        27 => Err(ItemError::result("item 13 is not wanted")),
         47 => panic!("item 23"),
         _ => emit(row),
     },

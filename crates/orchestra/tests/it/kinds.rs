@@ -36,7 +36,7 @@ fn the_guide_shows_this_code() {
 #[test]
 fn settings_of_another_version_make_no_map() {
     let other = KindSettings { kind: "invert".into(), settings: vec![] };
-    assert!(Typed::<Invert>::kind().revive(&other).is_none());
+    assert!(Typed::<Invert>::kind().map_from_wire(&other).is_none());
 }
 
 fn workflow(place: &mut Workplace, more: &str) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::common::number_stages::{SCATTER, n_parts};
 use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers};
 use orchestra::kind::{
-    Encoder, Fields, Input, ItemInfo, Key, Kinds, PartFiles, Refusal, SinkKind, Value, Writes, key,
+    Encoder, Fields, Input, ItemError, ItemInfo, Key, Kinds, PartFiles, SinkKind, Value, Writes, key,
 };
 use orchestra::{Earlier, PlanOptions, RenderStyle, StartOptions};
 
@@ -47,7 +47,7 @@ impl SinkKind for Lines {
 struct LinesEncoder(u64);
 
 impl Encoder for LinesEncoder {
-    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), ItemError> {
         row[0].with_tensor(|tensor| {
             let numbers =
                 tensor.data.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes).to_string());
@@ -66,7 +66,7 @@ impl PartFiles for LinesEncoder {
         self.0
     }
 
-    fn file(&self, records: &[&[u8]]) -> Result<Vec<u8>, Refusal> {
+    fn file(&self, records: &[&[u8]]) -> Result<Vec<u8>, ItemError> {
         assert_ne!(self.0, 7, "a bug, as asked");
         let head = format!("{}\n", records.len()).into_bytes();
         Ok(records.iter().fold(head, |file, record| [&file, *record, b"\n"].concat()))

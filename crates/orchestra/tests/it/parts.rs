@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::common::number_stages::{NUMBER, SCATTER, Stage, index_of, n_parts};
 use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace};
-use orchestra::kind::{Kinds, Refusal};
+use orchestra::kind::{ItemError, Kinds};
 use orchestra_testkit::models;
 
 /// Each row becomes two parts.
@@ -20,7 +20,7 @@ const PICKY: Stage = Stage {
     name: "picky",
     parts: None,
     work: |row, emit| match (row[0] as u64, row[1] as u64) {
-        (27, 7) => Err(Refusal::result("part 3 of item 13 is not wanted")),
+        (27, 7) => Err(ItemError::result("part 3 of item 13 is not wanted")),
         (47, 3) => panic!("part 1 of item 23"),
         _ => emit(row),
     },
@@ -76,7 +76,7 @@ const CARELESS: Stage = Stage {
         index => n_parts(index) as usize,
     }),
     work: |pixels, emit| match index_of(pixels) {
-        13 => Err(Refusal::result("item 13 is not wanted")),
+        13 => Err(ItemError::result("item 13 is not wanted")),
         23 => emit(&[0.0, 0.0]),
         _ => (SCATTER.work)(pixels, emit),
     },

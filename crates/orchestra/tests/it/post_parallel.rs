@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::common::number_stages::TestStage;
 use crate::common::{AS_IT_IS, Workplace};
-use orchestra::kind::{ColumnType, DType, Refusal, Schema, TensorView, Value, fixed_tensor};
+use orchestra::kind::{ColumnType, DType, ItemError, Schema, TensorView, Value, fixed_tensor};
 use orchestra_testkit::models;
 
 const ITEMS: u64 = 24;
@@ -46,7 +46,7 @@ fn meet() -> TestStage {
             let (threads, waited) = CAME.wait_timeout_while(threads, BOUND, is_alone).unwrap();
             drop(threads);
             if waited.timed_out() {
-                return Err(Refusal::result("no second batch is worked on while one is"));
+                return Err(ItemError::result("no second batch is worked on while one is"));
             }
             let bytes = (drawing.len() as i64).to_ne_bytes();
             emit.row(&[Value::Tensor(TensorView {

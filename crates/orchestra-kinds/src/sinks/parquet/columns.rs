@@ -3,7 +3,7 @@
 
 use half::f16;
 use orchestra_core::DType;
-use orchestra_core::data::{Column, ColumnType, OwnedRow, Refusal, Schema, TensorView, Value};
+use orchestra_core::data::{Column, ColumnType, ItemError, OwnedRow, Schema, TensorView, Value};
 use orchestra_core::shapes::ItemInfo;
 
 use super::super::shared::column_names;
@@ -54,7 +54,7 @@ impl RecordColumns {
         Ok(Self { schema: schema.clone(), node: ColumnNode::Struct(fields) })
     }
 
-    pub fn write(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    pub fn write(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), ItemError> {
         bytes(item.name.as_bytes(), out)?;
         out.extend_from_slice(&item.id.index.cast_signed().to_le_bytes());
         bytes(item.source.as_bytes(), out)?;
@@ -99,19 +99,20 @@ fn node_of(column: &Column) -> Result<ColumnNode, Box<Column>> {
     })
 }
 
-fn count(n: usize, out: &mut Vec<u8>) -> Result<(), Refusal> {
-    let n = u32::try_from(n).map_err(|_| Refusal::result("the record has a list of more than 4e9 values"))?;
+fn count(n: usize, out: &mut Vec<u8>) -> Result<(), ItemError> {
+    let n =
+        u32::try_from(n).map_err(|_| ItemError::result("the record has a list of more than 4e9 values"))?;
     out.extend_from_slice(&n.to_le_bytes());
     Ok(())
 }
 
-fn bytes(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+fn bytes(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), ItemError> {
     count(bytes.len(), out)?;
     out.extend_from_slice(bytes);
     Ok(())
 }
 
-fn values(schema: &Schema, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+fn values(schema: &Schema, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), ItemError> {
     for (column, value) in schema.0.iter().zip(row) {
         if let ColumnType::Optional(_) = column.ty {
             let is_missing = matches!(value, Value::Missing(_));
@@ -141,13 +142,13 @@ fn values(schema: &Schema, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), R
     Ok(())
 }
 
-fn owned(schema: &Schema, row: &OwnedRow, out: &mut Vec<u8>) -> Result<(), Refusal> {
+fn owned(schema: &Schema, row: &OwnedRow, out: &mut Vec<u8>) -> Result<(), ItemError> {
     let labels: Vec<_> = row.iter().map(|value| value.labels()).collect();
     let row: Vec<_> = row.iter().zip(&labels).map(|(value, labels)| value.borrowed(labels)).collect();
     values(schema, &row, out)
 }
 
-fn tensor(view: &TensorView<'_>, shape: &[usize], data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+fn tensor(view: &TensorView<'_>, shape: &[usize], data: &[u8], out: &mut Vec<u8>) -> Result<(), ItemError> {
     let Some((&n, rest)) = shape.split_first() else {
         elements(view.dtype, data, out);
         return Ok(());

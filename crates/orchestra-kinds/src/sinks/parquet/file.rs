@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use orchestra_core::data::{Refusal, Value};
+use orchestra_core::data::{ItemError, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo, PartFiles};
 use orchestra_plan::ReadRecord;
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
@@ -30,7 +30,7 @@ pub struct ParquetRows {
 }
 
 impl Encoder for ParquetRows {
-    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), ItemError> {
         self.rows.write(item, row, out)
     }
 
@@ -44,8 +44,8 @@ impl PartFiles for ParquetRows {
         self.rows_per_file
     }
 
-    fn file(&self, records: &[&[u8]]) -> Result<Vec<u8>, Refusal> {
-        write(&self.rows.node, records).map_err(|error| Refusal::result(error.to_string()))
+    fn file(&self, records: &[&[u8]]) -> Result<Vec<u8>, ItemError> {
+        write(&self.rows.node, records).map_err(|error| ItemError::result(error.to_string()))
     }
 }
 

@@ -1,12 +1,12 @@
 //! A tensor as a `.npy` file. Opens none.
 
-use orchestra_core::data::{Refusal, TensorView};
+use orchestra_core::data::{ItemError, TensorView};
 
 /// Header and data begin at multiples of this.
 pub const ALIGNMENT: usize = 64;
 
 /// Appends the tensor as an array file. Its data begins at a multiple of [`ALIGNMENT`] of the file.
-pub fn write_array(tensor: &TensorView<'_>, out: &mut Vec<u8>) -> Result<(), Refusal> {
+pub fn write_array(tensor: &TensorView<'_>, out: &mut Vec<u8>) -> Result<(), ItemError> {
     let order = match tensor.dtype.size_bytes() {
         1 => '|',
         _ if cfg!(target_endian = "little") => '<',
@@ -20,7 +20,7 @@ pub fn write_array(tensor: &TensorView<'_>, out: &mut Vec<u8>) -> Result<(), Ref
     header.extend(std::iter::repeat_n(' ', padding));
     header.push('\n');
     let Ok(len) = u16::try_from(header.len()) else {
-        return Err(Refusal::result("the tensor has too many dimensions for an array file"));
+        return Err(ItemError::result("the tensor has too many dimensions for an array file"));
     };
     out.extend_from_slice(b"\x93NUMPY\x01\x00");
     out.extend_from_slice(&len.to_le_bytes());

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use bytes::Bytes;
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 use orchestra_core::{DType, Element, FailureKind};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
@@ -137,11 +137,11 @@ impl OpenFile {
     }
 
     /// Takes the values of the row at this place of the blocks. Gives the bytes that were read for it.
-    pub fn take(&self, at: usize, row: &mut FieldRow, beside: (&Path, &Opener)) -> Result<u64, Refusal> {
+    pub fn take(&self, at: usize, row: &mut FieldRow, beside: (&Path, &Opener)) -> Result<u64, ItemError> {
         let mut columns = self.group.iter().flat_map(|group| &group.columns);
         row.fill(|_, field, cell| match columns.next() {
             Some(column) => column.block.take(at, field, cell, beside, is_text(&column.descr)),
-            None => Err(Refusal::result("internal error: a column is not open; this is a bug")),
+            None => Err(ItemError::result("internal error: a column is not open; this is a bug")),
         })
     }
 }
@@ -230,8 +230,8 @@ impl ColumnBlock {
         cell: &mut FieldBuffer,
         (beside, opener): (&Path, &Opener),
         is_path: bool,
-    ) -> Result<Taken, Refusal> {
-        let refuse = |kind: FailureKind, error: String| Refusal { kind, error };
+    ) -> Result<Taken, ItemError> {
+        let refuse = |kind: FailureKind, error: String| ItemError { kind, error };
         let wrong = |why: &str| refuse(FailureKind::Decode, format!("`{}` {why}", field.name));
         let begin = at.checked_sub(1).and_then(|before| self.rows.get(before)).map_or(0, |row| row.0);
         let Some((end, has_null)) = self.rows.get(at).copied() else {
@@ -245,7 +245,7 @@ impl ColumnBlock {
             }
             (true, false, _) => return Ok(Taken::Missing),
         }
-        let bytes = || -> Result<&[u8], Refusal> {
+        let bytes = || -> Result<&[u8], ItemError> {
             let bytes = self.bytes.get(begin).ok_or_else(|| wrong("has no value; this is a bug"))?.data();
             let most = if matches!(field.ty, FieldType::Text) { LARGEST_TEXT } else { LARGEST_FILE_BYTES };
             if bytes.len() as u64 <= most {

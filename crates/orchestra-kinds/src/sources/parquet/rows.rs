@@ -137,7 +137,7 @@ mod tests {
     use std::fs::File;
     use std::sync::Arc;
 
-    use orchestra_core::data::{Refusal, Value};
+    use orchestra_core::data::{ItemError, Value};
     use orchestra_core::{DType, Element};
     use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, FloatType, Int32Type, Int64Type};
     use parquet::file::properties::WriterProperties;
@@ -274,7 +274,7 @@ mod tests {
                             read == Element::Int(number as i64) || read == Element::Double(number as f64)
                         );
                     }),
-                    (Err(Refusal { error, .. }), Some(words)) => {
+                    (Err(ItemError { error, .. }), Some(words)) => {
                         assert!(error.contains(&number.to_string()), "{error}");
                         assert!(words.iter().all(|words| error.contains(words)), "{error}");
                     }

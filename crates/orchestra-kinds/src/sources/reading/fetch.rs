@@ -1,7 +1,7 @@
 //! Fetches that read each item into one value, which shows it. Reads nothing itself.
 
 use orchestra_core::LeftOut;
-use orchestra_core::data::{Refusal, Value};
+use orchestra_core::data::{ItemError, Value};
 use orchestra_core::shapes::FetchRun;
 
 /// What an item was read into.
@@ -16,7 +16,7 @@ pub trait ShownItem: Send {
 pub fn fetch_into<T, F>(value: T, fetch: F) -> Box<dyn FetchRun>
 where
     T: ShownItem + 'static,
-    F: FnMut(&mut T, &[u8]) -> Result<u64, Refusal> + Send + 'static,
+    F: FnMut(&mut T, &[u8]) -> Result<u64, ItemError> + Send + 'static,
 {
     Box::new(FetchInto { value, fetch })
 }
@@ -26,8 +26,8 @@ struct FetchInto<T, F> {
     fetch: F,
 }
 
-impl<T: ShownItem, F: FnMut(&mut T, &[u8]) -> Result<u64, Refusal> + Send> FetchRun for FetchInto<T, F> {
-    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
+impl<T: ShownItem, F: FnMut(&mut T, &[u8]) -> Result<u64, ItemError> + Send> FetchRun for FetchInto<T, F> {
+    fn fetch(&mut self, locator: &[u8]) -> Result<u64, ItemError> {
         (self.fetch)(&mut self.value, locator)
     }
 

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 use orchestra_core::shapes::KindSettings;
 use orchestra_core::{FailureKind, locked, wire};
 use orchestra_plan::{Items, LookRequest, ReadOptions, Reported, SourceContext, TypedSource};
@@ -46,7 +46,7 @@ impl Opener {
         Self { objects: options.has_objects().then(|| Arc::new(Mutex::new(objects::reader()))) }
     }
 
-    pub fn open(&self, path: &Path) -> Result<FileLike, Refusal> {
+    pub fn open(&self, path: &Path) -> Result<FileLike, ItemError> {
         match &self.objects {
             None => {
                 let (file, _) = open_regular(path).map_err(|error| cannot_read(path, &error.to_string()))?;
@@ -60,7 +60,7 @@ impl Opener {
     }
 
     /// Reads a picture that an item of `beside` names by its path or URL.
-    pub fn read_picture(&self, beside: &Path, written: &str, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+    pub fn read_picture(&self, beside: &Path, written: &str, buffer: &mut Vec<u8>) -> Result<(), ItemError> {
         let folder = beside.parent().unwrap_or(Path::new("/"));
         let path = if is_url(written) { PathBuf::from(written) } else { folder.join(written) };
         match &self.objects {
@@ -71,7 +71,7 @@ impl Opener {
 }
 
 /// A loader reads beside the file that names a picture. Where it may not, the error says what to do.
-fn with_hint(mut refusal: Refusal, folder: &Path, path: &Path) -> Refusal {
+fn with_hint(mut refusal: ItemError, folder: &Path, path: &Path) -> ItemError {
     let is_beside = path.starts_with(folder) && !path.components().any(|part| part == Component::ParentDir);
     let may_not = || File::open(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
     if !is_beside && may_not() {
@@ -82,12 +82,12 @@ fn with_hint(mut refusal: Refusal, folder: &Path, path: &Path) -> Refusal {
 }
 
 /// The refusal of an item whose file was edited or replaced after it was listed: what stands in its place is of another one.
-pub fn changed(path: &Path) -> Refusal {
+pub fn changed(path: &Path) -> ItemError {
     cannot_read(path, "it was changed after it was listed; start again when nothing writes to it")
 }
 
-pub fn cannot_read(path: &Path, why: &str) -> Refusal {
-    Refusal { kind: FailureKind::Read, error: format!("cannot read `{}`: {why}", path.display()) }
+pub fn cannot_read(path: &Path, why: &str) -> ItemError {
+    ItemError { kind: FailureKind::Read, error: format!("cannot read `{}`: {why}", path.display()) }
 }
 
 /// A file or an object that is open.
@@ -222,7 +222,7 @@ impl FileLike {
     }
 
     /// What the item ends with that could not be read for this reason: where the store could not be asked, that is why, whatever was made of it.
-    pub fn refusal(&self, why: Refusal) -> Refusal {
+    pub fn refusal(&self, why: ItemError) -> ItemError {
         match (self, self.trouble()) {
             (FileLike::Object(object), Some(trouble)) => trouble.refusal(&locked(object).url),
             _ => why,
@@ -462,7 +462,7 @@ mod tests {
             Ok((self.bytes.len() as u64, 0))
         }
 
-        fn read(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<(), Refusal> {
+        fn read(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<(), ItemError> {
             Ok(())
         }
 

@@ -8,7 +8,7 @@ use std::slice;
 use crc32fast::Hasher;
 use memchr::memchr;
 use orchestra_core::FailureKind;
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 use orchestra_plan::ReadOptions;
 use orchestra_store::{Found, ListError, PassedOver, PushFound};
 
@@ -247,13 +247,13 @@ impl RecordReader {
     ///
     /// # Errors
     /// It cannot be read, or is longer than an item may be.
-    pub fn read<'a>(&'a mut self, locator: &'a [u8]) -> Result<(&'a Path, &'a [u8], &'a Opener), Refusal> {
+    pub fn read<'a>(&'a mut self, locator: &'a [u8]) -> Result<(&'a Path, &'a [u8], &'a Opener), ItemError> {
         let (path, numbers) = parts(locator, 3)?;
         let (at, len, crc) = (numbers[0], numbers[1], numbers[2]);
         if len > LARGEST_TEXT {
             let error =
                 format!("the record has {len} bytes, and at most {} MiB are read", LARGEST_TEXT >> 20);
-            return Err(Refusal { kind: FailureKind::TooLarge, error });
+            return Err(ItemError { kind: FailureKind::TooLarge, error });
         }
         let input = self.open.get(path, || self.opener.open(path))?;
         self.bytes.resize(len as usize, 0);

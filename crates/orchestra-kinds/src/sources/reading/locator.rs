@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use orchestra_core::FailureKind;
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 
 /// The locator of the part of `path` that the numbers name.
 pub fn locator(path: &Path, numbers: &[u64]) -> Vec<u8> {
@@ -20,7 +20,7 @@ pub fn locator(path: &Path, numbers: &[u64]) -> Vec<u8> {
 }
 
 /// The path and the numbers of a locator, `n` of them.
-pub fn parts(locator: &[u8], n: usize) -> Result<(&Path, Vec<u64>), Refusal> {
+pub fn parts(locator: &[u8], n: usize) -> Result<(&Path, Vec<u64>), ItemError> {
     let parse = || {
         let at = locator.iter().rposition(|byte| *byte == b'#')?;
         let numbers = std::str::from_utf8(&locator[at + 1..]).ok()?;
@@ -29,7 +29,7 @@ pub fn parts(locator: &[u8], n: usize) -> Result<(&Path, Vec<u64>), Refusal> {
     };
     parse().ok_or_else(|| {
         let error = "the list of items does not say where it lies; this is a bug".to_owned();
-        Refusal { kind: FailureKind::Read, error }
+        ItemError { kind: FailureKind::Read, error }
     })
 }
 

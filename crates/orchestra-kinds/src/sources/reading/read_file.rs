@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use orchestra_core::FailureKind;
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat};
 
 use super::limits::LARGEST_FILE_BYTES;
@@ -61,7 +61,7 @@ pub struct LastFolder(Option<(Vec<u8>, OwnedFd)>);
 
 impl LastFolder {
     /// As [`read_file`].
-    pub fn read_file(&mut self, path: &Path, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+    pub fn read_file(&mut self, path: &Path, buffer: &mut Vec<u8>) -> Result<(), ItemError> {
         let opened = match self.open(path.as_os_str().as_bytes()) {
             Some(file) => regular(file),
             None => {
@@ -89,12 +89,12 @@ impl LastFolder {
 }
 
 /// Reads a whole file into `buffer`.
-pub fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+pub fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), ItemError> {
     read_opened(open(path), path, buffer)
 }
 
-fn read_opened(opened: io::Result<(File, Stat)>, path: &Path, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
-    let read = |error: io::Error| Refusal {
+fn read_opened(opened: io::Result<(File, Stat)>, path: &Path, buffer: &mut Vec<u8>) -> Result<(), ItemError> {
+    let read = |error: io::Error| ItemError {
         kind: FailureKind::Read,
         error: format!("cannot read `{}`: {error}", path.display()),
     };
@@ -102,7 +102,7 @@ fn read_opened(opened: io::Result<(File, Stat)>, path: &Path, buffer: &mut Vec<u
     let len = len(&opened);
     if len > LARGEST_FILE_BYTES {
         let error = format!("`{}` has {len} bytes, more than is read of one (1 GiB)", path.display());
-        return Err(Refusal { kind: FailureKind::TooLarge, error });
+        return Err(ItemError { kind: FailureKind::TooLarge, error });
     }
     read_whole(&file, len, buffer).map_err(read)?;
     // What a system makes up as it is read has no length, and any time.
@@ -158,12 +158,12 @@ mod tests {
         for (path, what) in cases {
             for refused in [read_file(path, &mut buffer), LastFolder::default().read_file(path, &mut buffer)]
             {
-                let Refusal { kind, error } = refused.unwrap_err();
+                let ItemError { kind, error } = refused.unwrap_err();
                 assert_eq!(kind, FailureKind::Read);
                 assert!(error.contains(what), "{error}");
             }
         }
-        let Refusal { error, .. } = read_file(&dir.path().join("gone"), &mut buffer).unwrap_err();
+        let ItemError { error, .. } = read_file(&dir.path().join("gone"), &mut buffer).unwrap_err();
         assert!(error.contains("gone") && error.contains("No such file"), "{error}");
         let file = dir.path().join("a");
         std::fs::write(&file, b"abc").unwrap();
@@ -180,7 +180,7 @@ mod tests {
         let mut buffer = Vec::new();
         read_opened(Ok((file.try_clone().unwrap(), seen)), &path, &mut buffer).unwrap();
         std::fs::write(&path, b"half and half").unwrap();
-        let Refusal { kind, error } = read_opened(Ok((file, seen)), &path, &mut buffer).unwrap_err();
+        let ItemError { kind, error } = read_opened(Ok((file, seen)), &path, &mut buffer).unwrap_err();
         assert_eq!(kind, FailureKind::Read);
         assert!(error.contains("was written while it was read"), "{error}");
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use orchestra_core::data::{Refusal, TensorView, Value};
+use orchestra_core::data::{ItemError, TensorView, Value};
 use orchestra_core::{DType, FailureKind, LeftOut};
 use orchestra_plan::toml_key;
 use serde_json::value::RawValue;
@@ -47,8 +47,8 @@ impl FieldRow {
     /// Has `take` write the value of each field anew. It says whether the item lacks that value, which an optional field alone may be.
     pub fn fill(
         &mut self,
-        mut take: impl FnMut(usize, &Field, &mut FieldBuffer) -> Result<Taken, Refusal>,
-    ) -> Result<u64, Refusal> {
+        mut take: impl FnMut(usize, &Field, &mut FieldBuffer) -> Result<Taken, ItemError>,
+    ) -> Result<u64, ItemError> {
         let mut read = 0;
         for (at, (field, cell)) in self.fields.iter().zip(&mut self.cells).enumerate() {
             let taken =
@@ -69,7 +69,7 @@ impl FieldRow {
                         _ => String::new(),
                     };
                     let error = format!("`{name}` is missing, and {ty} is expected{help}");
-                    return Err(Refusal { kind: FailureKind::Decode, error });
+                    return Err(ItemError { kind: FailureKind::Decode, error });
                 }
             }
         }
@@ -130,7 +130,7 @@ impl FieldBuffer {
         value: &RawValue,
         beside: &Path,
         opener: &Opener,
-    ) -> Result<Taken, Refusal> {
+    ) -> Result<Taken, ItemError> {
         let text = value.get();
         match (self, &field.ty, text.as_bytes()) {
             (FieldBuffer::Text(cell), FieldType::Json, _) => text.clone_into(cell),
@@ -160,7 +160,7 @@ impl FieldBuffer {
         text: &str,
         beside: &Path,
         opener: &Opener,
-    ) -> Result<Taken, Refusal> {
+    ) -> Result<Taken, ItemError> {
         match (self, &field.ty) {
             (FieldBuffer::Text(cell), _) => text.clone_into(cell),
             (FieldBuffer::Picture(picture), _) if !text.is_empty() && !text.contains('\0') => {
@@ -193,13 +193,13 @@ impl FieldBuffer {
     }
 }
 
-fn wrong(field: &Field, found: String) -> Refusal {
+fn wrong(field: &Field, found: String) -> ItemError {
     let expected = match field.ty {
         FieldType::Picture => "the path of a picture",
         FieldType::Text | FieldType::Json => "text",
         FieldType::Bytes(_) | FieldType::Tensor { .. } => "a tensor",
     };
-    Refusal {
+    ItemError {
         kind: FailureKind::Decode,
         error: format!("`{}` {found}, and {expected} is expected", field.name),
     }
@@ -224,17 +224,17 @@ fn columns(fields: &[Field], place: usize, ty: &str, optional: &str) -> String {
 }
 
 /// A help that gives the column at `place` another type, with the other columns.
-fn with_other_columns(refusal: Refusal, fields: &[Field], place: usize) -> Refusal {
+fn with_other_columns(refusal: ItemError, fields: &[Field], place: usize) -> ItemError {
     let own = format!("columns = {{ {} = \"", toml_key(&fields[place].name));
     let parts =
         refusal.error.split_once(&own).and_then(|(before, rest)| Some((before, rest.split_once("\" }")?)));
     let Some((before, (ty, after))) = parts else { return refusal };
     let optional = if fields[place].optional && ty != "json" { "?" } else { "" };
-    Refusal { error: format!("{before}{}{after}", columns(fields, place, ty, optional)), ..refusal }
+    ItemError { error: format!("{before}{}{after}", columns(fields, place, ty, optional)), ..refusal }
 }
 
 /// `kept_as` is the type of a column that keeps any number.
-fn no_tensor(field: &Field, why: NoNumber, kept_as: &str) -> Refusal {
+fn no_tensor(field: &Field, why: NoNumber, kept_as: &str) -> ItemError {
     let Field { name, ty, .. } = field;
     let help = match why.would_round {
         true => {
@@ -242,5 +242,5 @@ fn no_tensor(field: &Field, why: NoNumber, kept_as: &str) -> Refusal {
         }
         false => String::new(),
     };
-    Refusal { kind: FailureKind::Decode, error: format!("`{name}` is no {ty}: {}{help}", why.why) }
+    ItemError { kind: FailureKind::Decode, error: format!("`{name}` is no {ty}: {}{help}", why.why) }
 }

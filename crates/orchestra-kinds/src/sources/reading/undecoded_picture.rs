@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell, RefMut};
 
-use orchestra_core::data::{Picture, Pixels, Refusal, Value};
+use orchestra_core::data::{ItemError, Picture, Pixels, Value};
 use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, LeftOut, ResizeFilter};
 use orchestra_media::{Format, MediaError, Pages, PictureSize, Preparer};
 
@@ -90,7 +90,7 @@ impl ShownItem for UndecodedPicture {
 
 impl Page<'_> {
     /// Decodes the page, unless it is decoded well enough for `row`.
-    fn decoded(&self, row: Option<&ImageSpec>) -> Result<RefMut<'_, Decoder>, Refusal> {
+    fn decoded(&self, row: Option<&ImageSpec>) -> Result<RefMut<'_, Decoder>, ItemError> {
         let UndecodedPicture { max_pixels, bytes, decoder, .. } = self.file;
         let mut decoder = decoder.borrow_mut();
         if decoder.size.is_none() || decoder.page != self.number || !decoder.preparer.is_enough_for(row) {
@@ -101,8 +101,8 @@ impl Page<'_> {
             });
             decoder.size = Some(decoded.map_err(|error| match (self.number, refusal(error)) {
                 (0, refusal) => refusal,
-                (page, Refusal { kind, error }) => {
-                    Refusal { kind, error: format!("page {}: {error}", page + 1) }
+                (page, ItemError { kind, error }) => {
+                    ItemError { kind, error: format!("page {}: {error}", page + 1) }
                 }
             })?);
             decoder.page = self.number;
@@ -112,23 +112,26 @@ impl Page<'_> {
 }
 
 impl Picture for UndecodedPicture {
-    fn decode(&self, row: Option<&ImageSpec>) -> Result<(), Refusal> {
+    fn decode(&self, row: Option<&ImageSpec>) -> Result<(), ItemError> {
         self.first().decode(row)
     }
 
-    fn write_row(&self, spec: &ImageSpec, row: &mut [u8]) -> Result<(), Refusal> {
+    fn write_row(&self, spec: &ImageSpec, row: &mut [u8]) -> Result<(), ItemError> {
         self.first().write_row(spec, row)
     }
 
-    fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
+    fn with_pixels(
+        &self,
+        show: &mut dyn FnMut(Pixels<'_>) -> Result<(), ItemError>,
+    ) -> Result<(), ItemError> {
         self.first().with_pixels(show)
     }
 
-    fn size(&self) -> Result<[u32; 2], Refusal> {
+    fn size(&self) -> Result<[u32; 2], ItemError> {
         self.first().size()
     }
 
-    fn n_pages(&self) -> Result<usize, Refusal> {
+    fn n_pages(&self) -> Result<usize, ItemError> {
         let n_pages = self.pages().map_err(refusal)?.count();
         self.n_taken.set(n_pages);
         Ok(n_pages)
@@ -137,22 +140,25 @@ impl Picture for UndecodedPicture {
     fn with_page(
         &self,
         page: usize,
-        show: &mut dyn FnMut(&dyn Picture) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
+        show: &mut dyn FnMut(&dyn Picture) -> Result<(), ItemError>,
+    ) -> Result<(), ItemError> {
         show(&Page { file: self, number: page })
     }
 }
 
 impl Picture for Page<'_> {
-    fn decode(&self, row: Option<&ImageSpec>) -> Result<(), Refusal> {
+    fn decode(&self, row: Option<&ImageSpec>) -> Result<(), ItemError> {
         self.decoded(row).map(drop)
     }
 
-    fn write_row(&self, spec: &ImageSpec, row: &mut [u8]) -> Result<(), Refusal> {
+    fn write_row(&self, spec: &ImageSpec, row: &mut [u8]) -> Result<(), ItemError> {
         self.decoded(Some(spec))?.preparer.write_row(spec, row).map_err(refusal)
     }
 
-    fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
+    fn with_pixels(
+        &self,
+        show: &mut dyn FnMut(Pixels<'_>) -> Result<(), ItemError>,
+    ) -> Result<(), ItemError> {
         let mut decoder = self.decoded(None)?;
         let Decoder { preparer, size, pixels, .. } = &mut *decoder;
         let size = size.ok_or_else(|| refusal(MediaError::NothingDecoded))?;
@@ -168,7 +174,7 @@ impl Picture for Page<'_> {
         shown
     }
 
-    fn size(&self) -> Result<[u32; 2], Refusal> {
+    fn size(&self) -> Result<[u32; 2], ItemError> {
         let known = {
             let decoder = self.file.decoder.borrow();
             decoder.size.filter(|_| decoder.page == self.number)
@@ -204,6 +210,6 @@ fn as_it_is(size: PictureSize, is_gray: bool) -> ImageSpec {
     }
 }
 
-fn refusal(error: MediaError) -> Refusal {
-    Refusal { kind: error.kind(), error: error.to_string() }
+fn refusal(error: MediaError) -> ItemError {
+    ItemError { kind: error.kind(), error: error.to_string() }
 }

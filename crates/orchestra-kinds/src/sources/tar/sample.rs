@@ -1,7 +1,7 @@
 //! Reads the members of one sample after the other, and makes the values of its columns of them.
 
 use orchestra_core::FailureKind;
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 use orchestra_core::shapes::FetchRun;
 use orchestra_plan::ReadOptions;
 
@@ -59,7 +59,7 @@ pub fn start(columns: &[Field], options: &ReadOptions) -> Box<dyn FetchRun> {
     fetch_into(row, move |row, locator| {
         let (path, mut places) = parts(locator, n * 2 + 1)?;
         let listed = places.pop();
-        let refuse = |kind: FailureKind, error: String| Refusal { kind, error };
+        let refuse = |kind: FailureKind, error: String| ItemError { kind, error };
         let (places, _) = places.as_chunks::<2>();
         for (field, place) in row.fields().iter().zip(places) {
             let name = &field.name;

@@ -4,7 +4,7 @@ use std::io::{self, Read, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{Refusal, TensorView, Value};
+use orchestra_core::data::{ItemError, TensorView, Value};
 use orchestra_core::shapes::{FetchRun, Opens};
 use orchestra_plan::{Items, ReadOptions, file_of};
 use orchestra_store::{Found as Listed, ListError, PassedOverCounts, PushFound};
@@ -173,7 +173,7 @@ impl TensorItems {
     }
 
     /// Opens a file and those beside it.
-    fn open(&self, opener: &Opener, path: &Path) -> Result<OpenFiles, Refusal> {
+    fn open(&self, opener: &Opener, path: &Path) -> Result<OpenFiles, ItemError> {
         let (mut open, mut files) = (Vec::new(), Vec::new());
         for (file, fields) in self.files(path) {
             let input = opener.open(&file)?;
@@ -256,7 +256,7 @@ struct TensorFetch {
 }
 
 impl FetchRun for TensorFetch {
-    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
+    fn fetch(&mut self, locator: &[u8]) -> Result<u64, ItemError> {
         let (path, numbers) = parts(locator, 2)?;
         let (item, listed) = (numbers[0], numbers[1]);
         let open = self.open.get(path, || self.rows.open(&self.opener, path))?;

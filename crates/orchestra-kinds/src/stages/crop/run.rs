@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{OwnedRow, OwnedValue, Pixels, Refusal, TensorView, Value, WriteTensor};
+use orchestra_core::data::{ItemError, OwnedRow, OwnedValue, Pixels, TensorView, Value, WriteTensor};
 use orchestra_core::shapes::{Emit, Fan, RowWork};
 use orchestra_core::{Element, ImageSpec, LeftOut, Placement, TensorSpec};
 use orchestra_media::{MediaError, PixelRect, Preparer, Quadrilateral};
@@ -39,9 +39,11 @@ impl RowWork for Cutting {
         CropBuffers { values, preparer }: &mut CropBuffers,
         inputs: &[Value<'_>],
         emit: &mut dyn Emit,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ItemError> {
         let [Value::Picture(picture), boxes] = inputs else {
-            return Err(Refusal::result("internal error: a crop stage was given no picture; this is a bug"));
+            return Err(ItemError::result(
+                "internal error: a crop stage was given no picture; this is a bug",
+            ));
         };
         let rows: &[OwnedRow] = match (boxes, &self.list) {
             (Value::List(rows), Some(_)) => rows,
@@ -58,7 +60,7 @@ impl RowWork for Cutting {
                 values.extend(of_row.polygon.unwrap_or_default());
             }
             if let Some(place) = values.iter().position(|v| v.is_nan()) {
-                return Err(Refusal::result(format!("box {} holds no number: it is NaN", place / NUMBERS)));
+                return Err(ItemError::result(format!("box {} holds no number: it is NaN", place / NUMBERS)));
             }
         } else {
             boxes.with_tensor(|view: &TensorView<'_>| {
@@ -172,8 +174,8 @@ impl WriteTensor for CroppedTensor<'_> {
         &self.work.tensor
     }
 
-    fn write(&self, row: &mut [u8]) -> Result<(), Refusal> {
-        let refusal = |error: MediaError| Refusal { kind: error.kind(), error: error.to_string() };
+    fn write(&self, row: &mut [u8]) -> Result<(), ItemError> {
+        let refusal = |error: MediaError| ItemError { kind: error.kind(), error: error.to_string() };
         let mut preparer = self.preparer.borrow_mut();
         match self.area {
             Area::Upright(rect) => preparer.load(&self.pixels, rect, &self.work.spec),
@@ -212,7 +214,7 @@ impl CropBoxes {
 
     /// The rectangles to cut, of boxes of so many numbers each. Every box is rounded to whole pixels, of which one at least is of the picture; one that lies
     /// outside is left out.
-    fn rects(&self, values: &[f32], numbers: usize, [width, height]: [u32; 2]) -> Result<Cuts, Refusal> {
+    fn rects(&self, values: &[f32], numbers: usize, [width, height]: [u32; 2]) -> Result<Cuts, ItemError> {
         let mut cuts = Cuts::default();
         let scale = |side: u32| if self.is_relative { f64::from(side) } else { 1.0 };
         let (wide, high) = (scale(width), scale(height));

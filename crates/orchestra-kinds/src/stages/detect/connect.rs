@@ -5,7 +5,7 @@ use std::sync::Arc;
 use orchestra_core::DType;
 use orchestra_core::data::{Column, ColumnType, Schema, fixed_tensor};
 use orchestra_plan::{
-    At, Choice as _, Connect, Diagnostics, Input, Reported, Runs, StageConnected, StageContext, list,
+    Choice as _, Connect, Diagnostics, Input, Reported, Runs, Spanned, StageConnected, StageContext, list,
     read_labels,
 };
 
@@ -102,7 +102,7 @@ fn names(layouts: &[DetectorLayout]) -> String {
 /// Reports what speaks against a layout that the file names: an error where that is sure.
 fn report(
     stage: &str,
-    said: &At<DetectorLayout>,
+    said: &Spanned<DetectorLayout>,
     input: &Input,
     against: &Contradiction,
     diags: &mut Diagnostics,
@@ -183,7 +183,7 @@ impl Detect {
         let is_dbnet = layout == DetectorLayout::Dbnet;
         let suppresses = layout.suppresses();
         let mut found = Ok(());
-        for At { value: key, span } in stage.written {
+        for Spanned { value: key, span } in stage.written {
             let has_effect = match &**key {
                 "iou" => suppresses,
                 "labels" => !is_dbnet,

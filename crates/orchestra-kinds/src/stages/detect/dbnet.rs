@@ -1,7 +1,7 @@
 //! `dbnet`: a map of how likely each pixel belongs to a text, to rotated rectangles around the texts, as PaddleOCR and RapidOCR make them.
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 use serde::Serialize;
 
 use super::layout::OutputTensor;
@@ -47,7 +47,7 @@ impl Dbnet {
         &self,
         tensor: &OutputTensor,
         regions: &mut Regions,
-    ) -> Result<(Vec<Text>, [usize; 2]), Refusal> {
+    ) -> Result<(Vec<Text>, [usize; 2]), ItemError> {
         let (height, width) = match tensor.shape[..] {
             [1, height, width] | [height, width] => (height, width),
             _ => return Err(tensor.refusal("[1, height, width]")),

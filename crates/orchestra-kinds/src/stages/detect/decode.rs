@@ -1,7 +1,7 @@
 //! The settings of a layout, and what they make of a row of outputs. Knows no picture.
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 use serde::Serialize;
 
 use super::dbnet::Dbnet;
@@ -56,7 +56,7 @@ impl BoxDecoding {
         tensors: &[OutputTensor],
         row: [u32; 2],
         found: &mut Vec<Candidate>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ItemError> {
         let (threshold, classes) = (self.threshold, self.classes);
         let scale = if self.is_relative { row.map(f64::from) } else { [1.0; 2] };
         match (self.layout, tensors) {
@@ -76,7 +76,7 @@ impl BoxDecoding {
                 lists::queries(boxes, logits, self.logits, scale, threshold, found)?;
             }
             (DetectorLayout::Tf, tensors) => lists::tensorflow(tensors, scale, threshold, found)?,
-            _ => return Err(Refusal::result("internal error: an output is missing; this is a bug")),
+            _ => return Err(ItemError::result("internal error: an output is missing; this is a bug")),
         }
         match self.layout.suppresses() {
             true => found::suppress(found, self.iou, self.max),

@@ -1,7 +1,7 @@
 //! How the outputs of a detector are laid out: which layouts there are, and which of the outputs of a model is what. Decodes nothing.
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::choices;
 use serde::Serialize;
@@ -221,7 +221,7 @@ pub struct OutputTensor {
 
 impl OutputTensor {
     /// The rows of a matrix of at least so many columns.
-    pub fn rows(&self, least: usize) -> Result<std::slice::ChunksExact<'_, f32>, Refusal> {
+    pub fn rows(&self, least: usize) -> Result<std::slice::ChunksExact<'_, f32>, ItemError> {
         match self.shape[..] {
             [_, columns] if columns >= least => Ok(self.values.chunks_exact(columns)),
             _ => Err(self.refusal(&format!("[boxes, {least}] or more numbers each"))),
@@ -229,7 +229,7 @@ impl OutputTensor {
     }
 
     /// Rows and columns of a matrix.
-    pub fn sides(&self) -> Result<[usize; 2], Refusal> {
+    pub fn sides(&self) -> Result<[usize; 2], ItemError> {
         match self.shape[..] {
             [rows, columns] => Ok([rows, columns]),
             _ => Err(self.refusal("a matrix")),
@@ -237,7 +237,7 @@ impl OutputTensor {
     }
 
     /// The item fails: the output is not what it should be.
-    pub fn refusal(&self, expected: &str) -> Refusal {
-        Refusal::result(format!("output `{}` is {:?}, expected {expected}", self.name, self.shape))
+    pub fn refusal(&self, expected: &str) -> ItemError {
+        ItemError::result(format!("output `{}` is {:?}, expected {expected}", self.name, self.shape))
     }
 }

@@ -1,7 +1,7 @@
 //! Detectors that give boxes, scores and classes as tensors of their own: `ssd`, `ultraface`, `detr` and `tf`. Suppresses nothing.
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 use orchestra_plan::choices;
 use serde::Serialize;
 
@@ -30,7 +30,7 @@ pub fn scored(
     scale: [f64; 2],
     threshold: f32,
     found: &mut Vec<Candidate>,
-) -> Result<(), Refusal> {
+) -> Result<(), ItemError> {
     let corners = boxes.rows(4)?;
     let n = corners.len();
     let (classes, step, next) = match scores.shape[..] {
@@ -59,7 +59,7 @@ pub fn labelled(
     scale: [f64; 2],
     threshold: f32,
     found: &mut Vec<Candidate>,
-) -> Result<(), Refusal> {
+) -> Result<(), ItemError> {
     let corners = boxes.rows(4)?;
     if scores.values.len() != corners.len() || labels.values.len() != corners.len() {
         return Err(scores.refusal(&format!("a score and a label for each of {} boxes", corners.len())));
@@ -80,7 +80,7 @@ pub fn queries(
     scale: [f64; 2],
     threshold: f32,
     found: &mut Vec<Candidate>,
-) -> Result<(), Refusal> {
+) -> Result<(), ItemError> {
     let centres = boxes.rows(4)?;
     let [n, classes] = logits.sides()?;
     if n != centres.len() || classes == 0 {
@@ -106,7 +106,7 @@ pub fn queries(
                 if !sum.is_finite() {
                     let error =
                         format!("`{}` holds an infinity, of which softmax makes no score", logits_name);
-                    return Err(Refusal::result(error));
+                    return Err(ItemError::result(error));
                 }
                 if let Some((class, logit)) = largest(logits[..classes - 1].iter().copied()) {
                     push(class, power(&logit) / sum);
@@ -123,9 +123,9 @@ pub fn tensorflow(
     scale: [f64; 2],
     threshold: f32,
     found: &mut Vec<Candidate>,
-) -> Result<(), Refusal> {
+) -> Result<(), ItemError> {
     let [boxes, scores, classes, rest @ ..] = tensors else {
-        return Err(Refusal::result("internal error: an output is missing; this is a bug"));
+        return Err(ItemError::result("internal error: an output is missing; this is a bug"));
     };
     let corners = boxes.rows(4)?;
     let counted = rest.first().and_then(|n| n.values.first()).map_or(usize::MAX, |n| n.round() as usize);

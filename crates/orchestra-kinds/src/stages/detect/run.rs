@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, Value};
+use orchestra_core::data::{ItemError, OwnedRow, OwnedValue, Value};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, LeftOut, Placement, compare_numbers};
 
@@ -39,7 +39,7 @@ impl RowWork for Detecting {
         DetectBuffers { tensors, found, regions }: &mut DetectBuffers,
         inputs: &[Value<'_>],
         emit: &mut dyn Emit,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ItemError> {
         let (outputs, placed) = match inputs {
             [outputs @ .., placed] if self.is_placed => (outputs, Some(Placement::of(placed)?)),
             outputs => (outputs, None),
@@ -61,7 +61,7 @@ impl RowWork for Detecting {
             }
             Decoding::Texts(settings) => {
                 let [map] = &tensors[..] else {
-                    return Err(Refusal::result("internal error: an output is missing; this is a bug"));
+                    return Err(ItemError::result("internal error: an output is missing; this is a bug"));
                 };
                 texts(settings, map, placed.as_ref(), regions)?
             }
@@ -76,7 +76,7 @@ impl Detecting {
         found: &[Candidate],
         placed: Option<&Placement>,
         emit: &mut dyn Emit,
-    ) -> Result<Vec<OwnedRow>, Refusal> {
+    ) -> Result<Vec<OwnedRow>, ItemError> {
         let mut rows = Vec::with_capacity(found.len());
         let (mut n_outside, mut n_without_area) = (0, 0);
         for (n, found) in found.iter().enumerate() {
@@ -86,7 +86,7 @@ impl Detecting {
             let mut numbers = found.corners.iter().chain(polygon.iter().flatten().flatten());
             if !numbers.all(|v| (*v as f32).is_finite()) {
                 let error = format!("box {n} is ({a}, {b}, {c}, {d}), which is no place in a picture");
-                return Err(Refusal::result(error));
+                return Err(ItemError::result(error));
             }
             let has_area = match found.rectangle {
                 Some(rectangle) => rectangle.has_area(),
@@ -162,7 +162,7 @@ fn texts(
     map: &OutputTensor,
     placed: Option<&Placement>,
     regions: &mut Regions,
-) -> Result<Vec<OwnedRow>, Refusal> {
+) -> Result<Vec<OwnedRow>, ItemError> {
     /// Tops that are nearer than so many pixels belong to one line.
     const LINE: f64 = 10.0;
     /// Sides of texts too small to be read, in pixels of the picture.

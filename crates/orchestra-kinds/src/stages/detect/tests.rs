@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, TensorView, Value};
+use orchestra_core::data::{ItemError, OwnedRow, OwnedValue, TensorView, Value};
 use orchestra_core::shapes::{Emit, RowWork as _};
 use orchestra_core::{DType, LeftOut, Placement};
 use orchestra_plan::Choice as _;
@@ -51,7 +51,7 @@ fn settings(layout: DetectorLayout) -> BoxDecoding {
     }
 }
 
-fn run(decode: Decoding, tensors: &[OutputTensor]) -> Result<Vec<OwnedRow>, Refusal> {
+fn run(decode: Decoding, tensors: &[OutputTensor]) -> Result<Vec<OwnedRow>, ItemError> {
     let work = Detecting { decode, is_placed: true, labels: vec![Arc::from("zero")] };
     let data: Vec<Vec<u8>> =
         tensors.iter().map(|t| t.values.iter().flat_map(|v| v.to_ne_bytes()).collect()).collect();
@@ -327,11 +327,11 @@ fn outputs_of_another_shape_than_the_plan_says_fail_the_item_by_name() {
 struct Told(Vec<(LeftOut, u64)>);
 
 impl Emit for Told {
-    fn parts(&mut self, _: usize) -> Result<(), Refusal> {
+    fn parts(&mut self, _: usize) -> Result<(), ItemError> {
         Ok(())
     }
 
-    fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
+    fn row(&mut self, row: &[Value<'_>]) -> Result<(), ItemError> {
         assert!(matches!(row, [Value::List(rows)] if rows.len() == 1));
         Ok(())
     }

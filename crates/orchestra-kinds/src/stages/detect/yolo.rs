@@ -1,6 +1,6 @@
 //! YOLO heads as exporters leave them: `yolov5`, `yolov8`, `yolov8_obb`, `yolo_end2end`, `yolo_end2end_obb` and `yolox`. Gives boxes in pixels of the row; suppresses nothing.
 
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 
 use super::found::{Candidate, around, largest};
 use super::layout::OutputTensor;
@@ -12,7 +12,7 @@ pub fn objects(
     classes: Option<usize>,
     threshold: f32,
     found: &mut Vec<Candidate>,
-) -> Result<(), Refusal> {
+) -> Result<(), ItemError> {
     for numbers in tensor.rows(6)? {
         let object = numbers[4];
         // No product is larger than the factor that all of them have: few boxes get as far as their classes.
@@ -31,7 +31,7 @@ pub fn transposed(
     classes: Option<usize>,
     threshold: f32,
     found: &mut Vec<Candidate>,
-) -> Result<(), Refusal> {
+) -> Result<(), ItemError> {
     let [numbers, boxes] = tensor.sides()?;
     if numbers < 5 {
         return Err(tensor.refusal("[4 + classes, boxes]"));
@@ -46,7 +46,7 @@ pub fn transposed(
 }
 
 /// `[4 + classes + angle, boxes]`: as [`transposed`], with the angle in radians, clockwise where y goes down, behind the classes.
-pub fn turned(tensor: &OutputTensor, threshold: f32, found: &mut Vec<Candidate>) -> Result<(), Refusal> {
+pub fn turned(tensor: &OutputTensor, threshold: f32, found: &mut Vec<Candidate>) -> Result<(), ItemError> {
     let [numbers, boxes] = tensor.sides()?;
     if numbers < 6 {
         return Err(tensor.refusal("[4 + classes + angle, boxes]"));
@@ -70,7 +70,11 @@ fn rectangle(numbers: [f32; 5]) -> Rectangle {
 }
 
 /// `[boxes, 6]`: left, top, right, bottom, score, class; suppressed by the model. Numbers behind them (masks, key points) are left alone.
-pub fn end_to_end(tensor: &OutputTensor, threshold: f32, found: &mut Vec<Candidate>) -> Result<(), Refusal> {
+pub fn end_to_end(
+    tensor: &OutputTensor,
+    threshold: f32,
+    found: &mut Vec<Candidate>,
+) -> Result<(), ItemError> {
     for numbers in tensor.rows(6)? {
         if numbers[4] >= threshold {
             let corners = [0, 1, 2, 3].map(|at| f64::from(numbers[at]));
@@ -85,7 +89,7 @@ pub fn end_to_end_turned(
     tensor: &OutputTensor,
     threshold: f32,
     found: &mut Vec<Candidate>,
-) -> Result<(), Refusal> {
+) -> Result<(), ItemError> {
     for numbers in tensor.rows(7)? {
         if numbers[4] >= threshold {
             let rectangle = rectangle([0, 1, 2, 3, 6].map(|at| numbers[at]));
@@ -102,13 +106,13 @@ pub fn grids(
     classes: Option<usize>,
     threshold: f32,
     found: &mut Vec<Candidate>,
-) -> Result<(), Refusal> {
+) -> Result<(), ItemError> {
     const STRIDES: [u32; 3] = [8, 16, 32];
     let cells: usize = STRIDES.iter().map(|s| (width / s) as usize * (height / s) as usize).sum();
     let mut rows = tensor.rows(6)?;
     if rows.len() != cells {
         let n = rows.len();
-        return Err(Refusal::result(format!(
+        return Err(ItemError::result(format!(
             "output `{}` has {n} boxes; the grids of a picture of {width} x {height} pixels have {cells} cells",
             tensor.name
         )));
@@ -138,10 +142,10 @@ fn push(
     numbers: &[f32],
     threshold: f32,
     found: &mut Vec<Candidate>,
-) -> Result<(), Refusal> {
+) -> Result<(), ItemError> {
     let Some((class, score)) = best else { return Ok(()) };
     if score.is_nan() {
-        return Err(Refusal::result("a box has no score: it is 0 times an infinity"));
+        return Err(ItemError::result("a box has no score: it is 0 times an infinity"));
     }
     if score >= threshold {
         let corners = around([0, 1, 2, 3].map(|at| f64::from(numbers[at])));
@@ -151,13 +155,13 @@ fn push(
 }
 
 /// A class that a model gives as a float.
-pub fn class_of(tensor: &OutputTensor, number: f32) -> Result<u32, Refusal> {
+pub fn class_of(tensor: &OutputTensor, number: f32) -> Result<u32, ItemError> {
     // What is no number is cast to 0.
     let class = number as u32;
     match class as f32 == number {
         true => Ok(class),
         false => {
-            Err(Refusal::result(format!("`{}` gives a box the class {number}, which is none", tensor.name)))
+            Err(ItemError::result(format!("`{}` gives a box the class {number}, which is none", tensor.name)))
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use orchestra_core::DType;
-use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, Value};
+use orchestra_core::data::{ItemError, OwnedRow, OwnedValue, Value};
 use orchestra_core::row_bytes::{StoredValue, read, write};
 use orchestra_core::shapes::{InOrder, ItemInfo, Join, Reduce, ReducedRow, Reduction};
 
@@ -32,7 +32,7 @@ pub struct Joining {
 
 impl Reduce for Concat {
     /// The row, and where rows are joined, its key behind it.
-    fn contribute(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn contribute(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), ItemError> {
         let key = match &self.joining {
             Some(Joining { stage, by, .. }) => Some(by.key(stage, item, row.last())?),
             None => None,
@@ -42,7 +42,7 @@ impl Reduce for Concat {
         if let (Some(_), Some(Value::Missing(name))) =
             (&key, row.iter().find(|value| matches!(value, Value::Missing(_))))
         {
-            return Err(Refusal::missing(name));
+            return Err(ItemError::missing(name));
         }
         let values: Vec<StoredValue<'_>> = row.iter().map(StoredValue::of).collect::<Result<_, _>>()?;
         write(&(item.name, values), out)?;
@@ -55,7 +55,7 @@ impl Reduce for Concat {
 }
 
 impl InOrder for Concat {
-    fn row(&self, contribution: &[u8]) -> Result<ReducedRow, Refusal> {
+    fn row(&self, contribution: &[u8]) -> Result<ReducedRow, ItemError> {
         let ((item, values), _): ((String, Vec<StoredValue<'_>>), usize) = read(contribution)?;
         Ok(ReducedRow { item, values: values.into_iter().map(StoredValue::into_value).collect() })
     }
@@ -92,7 +92,7 @@ struct JoinedTensor {
 }
 
 impl Join for JoinedGroups {
-    fn add(&mut self, contribution: &[u8]) -> Result<(), Refusal> {
+    fn add(&mut self, contribution: &[u8]) -> Result<(), ItemError> {
         let ((item, values), used): ((String, Vec<StoredValue<'_>>), usize) = read(contribution)?;
         let (key, _): (RowKey, usize) = read(&contribution[used..])?;
         let TensorGroup { columns, names } = self.groups.entry(key).or_default();
@@ -101,7 +101,7 @@ impl Join for JoinedGroups {
         let mut grow = |at: usize, name: &str, by: usize| {
             self.bytes[at] += by;
             match self.bytes[at] > LARGEST_TENSOR {
-                true => Err(Refusal::result(format!(
+                true => Err(ItemError::result(format!(
                     "`{name}` would be more than 1 GiB with item `{item}`: without `join` or `stack` each row has a record of its own"
                 ))),
                 false => Ok(()),
@@ -114,7 +114,7 @@ impl Join for JoinedGroups {
         }
         for (at, value) in values.into_iter().enumerate() {
             let StoredValue::Tensor { name, dtype, shape, data } = value else {
-                return Err(Refusal::result("internal error: what is joined is no tensor; this is a bug"));
+                return Err(ItemError::result("internal error: what is joined is no tensor; this is a bug"));
             };
             // A number without dimensions is an array of one.
             let (len, inner) = match shape.split_first() {
@@ -127,10 +127,10 @@ impl Join for JoinedGroups {
                 columns.push(JoinedTensor { name, dtype, len, inner, data });
                 continue;
             }
-            let column = columns.get_mut(at).ok_or_else(|| Refusal::result("its rows are damaged"))?;
+            let column = columns.get_mut(at).ok_or_else(|| ItemError::result("its rows are damaged"))?;
             if (dtype, inner) != (column.dtype, &column.inner[..]) {
                 let before = (column.dtype, &column.inner);
-                return Err(Refusal::result(format!(
+                return Err(ItemError::result(format!(
                     "`{name}` of item `{item}` has rows of {dtype} {inner:?}, and those before it of {} {:?}: without `join` or `stack` each row has a record of its own",
                     before.0, before.1
                 )));
@@ -144,7 +144,7 @@ impl Join for JoinedGroups {
         Ok(())
     }
 
-    fn rows(self: Box<Self>) -> Result<Vec<ReducedRow>, Refusal> {
+    fn rows(self: Box<Self>) -> Result<Vec<ReducedRow>, ItemError> {
         let tensor = |column: JoinedTensor| OwnedValue::Tensor {
             name: column.name.into(),
             dtype: column.dtype,

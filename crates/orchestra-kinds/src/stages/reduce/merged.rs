@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{
-    Column, ColumnType, OwnedValue, Refusal, Schema, TensorView, Value, fixed_tensor,
+    Column, ColumnType, ItemError, OwnedValue, Schema, TensorView, Value, fixed_tensor,
 };
 use orchestra_core::row_bytes::{read, write};
 use orchestra_core::shapes::{ItemInfo, Merge, MergeState, Reduce, ReducedRow, Reduction};
@@ -96,7 +96,7 @@ impl Reduced {
 
 impl By {
     /// The key of a row of `stage`; `key` is its column, where that decides.
-    pub fn key(self, stage: &str, item: &ItemInfo<'_>, key: Option<&Value<'_>>) -> Result<RowKey, Refusal> {
+    pub fn key(self, stage: &str, item: &ItemInfo<'_>, key: Option<&Value<'_>>) -> Result<RowKey, ItemError> {
         match (self, key) {
             (By::Nothing, _) => Ok((0, stage.to_owned())),
             (By::Folder, _) => {
@@ -104,7 +104,7 @@ impl By {
             }
             (By::Column, Some(Value::Labels(labels))) => {
                 let best =
-                    labels.first().ok_or_else(|| Refusal::result("it has no class to reduce it by"))?;
+                    labels.first().ok_or_else(|| ItemError::result("it has no class to reduce it by"))?;
                 Ok((i64::from(best.class), best.label.to_owned()))
             }
             (By::Column, Some(value)) => {
@@ -112,24 +112,24 @@ impl By {
                     Element::Int(v) => Ok((v, v.to_string())),
                     Element::Bool(v) => Ok((i64::from(v), v.to_string())),
                     Element::Float(_) | Element::Double(_) => {
-                        Err(Refusal::result("internal error: a key is no integer; this is a bug"))
+                        Err(ItemError::result("internal error: a key is no integer; this is a bug"))
                     }
                 })
             }
-            (By::Column, None) => Err(Refusal::result("internal error: a key is missing; this is a bug")),
+            (By::Column, None) => Err(ItemError::result("internal error: a key is missing; this is a bug")),
         }
     }
 }
 
 impl Reduce for Reduced {
     /// The key, and behind it the elements of the row as they are; or the cell of all of them.
-    fn contribute(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn contribute(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), ItemError> {
         write(&self.by.key(&self.stage, item, row.get(1))?, out)?;
         let (Some(op), Some(value)) = (&self.op, row.first()) else { return Ok(()) };
         value.with_tensor(|view| {
             for (place, bytes) in view.data.chunks_exact(view.dtype.size_bytes()).enumerate() {
                 if let Some(why) = op.refuses(Element::read(view.dtype, bytes)) {
-                    return Err(Refusal::result(format!("at place {place} `{}` holds {why}", view.name)));
+                    return Err(ItemError::result(format!("at place {place} `{}` holds {why}", view.name)));
                 }
             }
             self.tensor(op, view, out)
@@ -143,11 +143,11 @@ impl Reduce for Reduced {
 
 impl Reduced {
     /// The elements of a row as they are; or the cell of all of them.
-    fn tensor(&self, op: &Op, view: &TensorView<'_>, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn tensor(&self, op: &Op, view: &TensorView<'_>, out: &mut Vec<u8>) -> Result<(), ItemError> {
         match self.over {
             ReduceOver::Rows if view.data.len() != self.n_cells() * view.dtype.size_bytes() => {
                 let (shape, expected) = (view.shape, &self.shape);
-                Err(Refusal::result(format!(
+                Err(ItemError::result(format!(
                     "a row to reduce has shape {shape:?}, and the others have {expected:?}"
                 )))
             }
@@ -166,7 +166,7 @@ impl Reduced {
 }
 
 impl Merge for Reduced {
-    fn state<'a>(&'a self, saved: Option<&[u8]>) -> Result<Box<dyn MergeState + 'a>, Refusal> {
+    fn state<'a>(&'a self, saved: Option<&[u8]>) -> Result<Box<dyn MergeState + 'a>, ItemError> {
         let groups = saved.map_or(Ok((BTreeMap::new(), 0)), read)?.0;
         Ok(Box::new(MergedState { of: self, groups }))
     }
@@ -188,7 +188,7 @@ struct MergedState<'a> {
 }
 
 impl MergeState for MergedState<'_> {
-    fn add(&mut self, item: ItemId, contribution: &[u8]) -> Result<(), Refusal> {
+    fn add(&mut self, item: ItemId, contribution: &[u8]) -> Result<(), ItemError> {
         let (key, used): (RowKey, usize) = read(contribution)?;
         let (rest, item) = (&contribution[used..], (item.source.0, item.index));
         let (of, op) = (self.of, self.of.op.as_ref());
@@ -219,19 +219,19 @@ impl MergeState for MergedState<'_> {
         Ok(())
     }
 
-    fn save(&self) -> Result<Vec<u8>, Refusal> {
+    fn save(&self) -> Result<Vec<u8>, ItemError> {
         let mut out = Vec::new();
         write(&self.groups, &mut out)?;
         Ok(out)
     }
 
-    fn rows(&self) -> Result<Vec<ReducedRow>, Refusal> {
+    fn rows(&self) -> Result<Vec<ReducedRow>, ItemError> {
         self.groups.iter().map(|((_, name), group)| self.of.row(name, group)).collect()
     }
 }
 
 impl Reduced {
-    fn row(&self, name: &str, group: &MergedGroup) -> Result<ReducedRow, Refusal> {
+    fn row(&self, name: &str, group: &MergedGroup) -> Result<ReducedRow, ItemError> {
         let count = |name: &str, n: u64| tensor(name, DType::I64, Vec::new(), n.to_ne_bytes().to_vec());
         let mut values = Vec::new();
         for (column, dtype, inner) in self.columns() {
@@ -253,7 +253,7 @@ impl Reduced {
         column: &str,
         dtype: DType,
         out: &mut Vec<u8>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ItemError> {
         let Some(op) = &self.op else { return Ok(()) };
         match cell {
             Accumulator::Counts(counts) => {
@@ -264,14 +264,14 @@ impl Reduced {
             _ if dtype == DType::F64 => {
                 let number = cell.to_f64(op);
                 if *op == Op::Sum && number.is_infinite() {
-                    return Err(Refusal::result(format!("its {column} is beyond what f64 holds")));
+                    return Err(ItemError::result(format!("its {column} is beyond what f64 holds")));
                 }
                 out.extend(number.to_ne_bytes());
             }
             // A number that was one, so nothing is rounded.
             _ if dtype == DType::F32 => out.extend((cell.to_f64(op) as f32).to_ne_bytes()),
             _ => {
-                let beyond = || Refusal::result(format!("its {column} is beyond what 64 bits hold"));
+                let beyond = || ItemError::result(format!("its {column} is beyond what 64 bits hold"));
                 out.extend(cell.to_i64(op).ok_or_else(beyond)?.to_ne_bytes());
             }
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use orchestra_plan::{
-    At, BatchDraft, Fields, Key, MAX_BATCH, NamedTexts, Setting, Settings, Upstreams, settings,
+    BatchDraft, Fields, Key, MAX_BATCH, NamedTexts, Setting, Settings, Spanned, Upstreams, settings,
 };
 
 settings! {
@@ -12,7 +12,7 @@ settings! {
     pub struct BatchSettings {
         /// the most rows that the model runs at once
         #[range(1, MAX_BATCH)]
-        max: Option<At<u64>> => "by device",
+        max: Option<Spanned<u64>> => "by device",
         /// how long the oldest item waits for the batch to fill
         wait: Duration = "5ms",
     }
@@ -30,7 +30,7 @@ impl Setting for BatchSettings {
 
 impl BatchSettings {
     /// Those of a model, or of a program by the name of its file.
-    pub fn of(&self, model: At<String>) -> BatchDraft {
+    pub fn of(&self, model: Spanned<String>) -> BatchDraft {
         let (max_batch, wait) = (self.max.clone(), self.wait);
         BatchDraft { model, program: None, max_batch, wait, iteration: None }
     }

@@ -1,7 +1,7 @@
 //! The class with the largest score, for each place of a tensor of scores.
 
 use orchestra_core::DType;
-use orchestra_core::data::{Refusal, TensorView};
+use orchestra_core::data::{ItemError, TensorView};
 
 use super::largest::largest_of;
 use crate::elements::{Number, no_number, with_number};
@@ -18,10 +18,10 @@ impl BestClasses {
     ///
     /// # Errors
     /// There is no such dimension, no class, or a number that is NaN.
-    pub fn find(&mut self, view: &TensorView<'_>, axis: usize) -> Result<(), Refusal> {
+    pub fn find(&mut self, view: &TensorView<'_>, axis: usize) -> Result<(), ItemError> {
         let n = view.shape.get(axis).copied().unwrap_or(0);
         if n == 0 || i32::try_from(n).is_err() {
-            return Err(Refusal::result(format!("`{}` scores {n} classes", view.name)));
+            return Err(ItemError::result(format!("`{}` scores {n} classes", view.name)));
         }
         let inner: usize = view.shape[axis + 1..].iter().product();
         self.classes.clear();
@@ -37,7 +37,7 @@ impl BestClasses {
         block: usize,
         inner: usize,
         read: impl Fn(&[u8; N]) -> T,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ItemError> {
         for (at, block_of) in view.data.as_chunks().0.chunks_exact(block).enumerate() {
             let found = match inner {
                 1 => largest_of(block_of, &read).map(|(class, _)| self.classes.push(class as i32)),
@@ -83,7 +83,7 @@ impl BestClasses {
 mod tests {
     use super::*;
 
-    fn classes(values: &[f32], shape: &[usize], axis: usize) -> Result<Vec<i32>, Refusal> {
+    fn classes(values: &[f32], shape: &[usize], axis: usize) -> Result<Vec<i32>, ItemError> {
         let data: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
         let mut best = BestClasses::default();
         best.find(&TensorView { name: "y", dtype: DType::F32, shape, data: &data }, axis)?;

@@ -1,7 +1,7 @@
 //! Lists of detections as stages behind a detector read them: their columns, and what a row holds. It finds none.
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{ColumnType, OwnedRow, OwnedValue, Refusal, Schema};
+use orchestra_core::data::{ColumnType, ItemError, OwnedRow, OwnedValue, Schema};
 use orchestra_core::{DType, Element};
 
 /// Where the rows of a list have what; only `box` is in all lists.
@@ -44,8 +44,8 @@ impl DetectionColumns {
     }
 
     /// Reads row `n` of a list.
-    pub fn read<'a>(&self, n: usize, row: &'a OwnedRow) -> Result<Detection<'a>, Refusal> {
-        let lacks = |what: &str| Refusal::result(format!("box {n} has no {what}"));
+    pub fn read<'a>(&self, n: usize, row: &'a OwnedRow) -> Result<Detection<'a>, ItemError> {
+        let lacks = |what: &str| ItemError::result(format!("box {n} has no {what}"));
         let score = self.score.map(|at| floats_of(row, at).ok_or_else(|| lacks("score")));
         let polygon = self.polygon.map(|at| floats_of(row, at).ok_or_else(|| lacks("polygon")));
         Ok(Detection {
@@ -71,10 +71,10 @@ fn floats_of<const N: usize>(row: &OwnedRow, column: usize) -> Option<[f32; N]> 
 }
 
 /// The corners of box `n`, each of which has to be a place.
-pub fn finite(n: usize, corners: [f32; 4]) -> Result<[f64; 4], Refusal> {
+pub fn finite(n: usize, corners: [f32; 4]) -> Result<[f64; 4], ItemError> {
     if corners.iter().all(|v| v.is_finite()) {
         return Ok(corners.map(f64::from));
     }
     let [a, b, c, d] = corners;
-    Err(Refusal::result(format!("box {n} is ({a}, {b}, {c}, {d}), which is no place in a picture")))
+    Err(ItemError::result(format!("box {n} is ({a}, {b}, {c}, {d}), which is no place in a picture")))
 }

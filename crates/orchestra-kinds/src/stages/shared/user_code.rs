@@ -5,7 +5,7 @@ use std::path::Path;
 use orchestra_core::data::{Column, ColumnType};
 use orchestra_core::{DType, Dim, MAX_RANK, TensorSpec};
 use orchestra_plan::tree::{Toml, TomlNode};
-use orchestra_plan::{At, Fields, Key, Setting, key};
+use orchestra_plan::{Fields, Key, Setting, Spanned, key};
 
 /// A table in `outputs`.
 const OUTPUT: [Key; 2] = [
@@ -37,9 +37,9 @@ pub fn column_of(tensor: &TensorSpec) -> Column {
 }
 
 /// What a file with code is called: it stands for a model of that name.
-pub fn file_name(file: &At<String>) -> At<String> {
+pub fn file_name(file: &Spanned<String>) -> Spanned<String> {
     let name = Path::new(&file.value).file_name().unwrap_or_default().to_string_lossy();
-    At::new(name.into_owned(), file.span)
+    Spanned::new(name.into_owned(), file.span)
 }
 
 fn outputs(f: &mut Fields<'_, '_>, node: &TomlNode) -> Option<Vec<TensorSpec>> {

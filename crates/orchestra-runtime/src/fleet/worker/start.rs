@@ -48,7 +48,7 @@ impl WorkerArgs {
         let launched = launched.map_err(|error| WorkerExit::SpawnFailed(error.to_string()))?;
         let pid = launched.process.pid().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         // It has not been told to load anything yet: the threads that matter will be where it is.
-        if let (Some(near), Some(_)) = (&device.near, pid)
+        if let (Some(near), Some(_)) = (&device.cpu_affinity, pid)
             && let Err(error) = sched_setaffinity(pid, &cpu_set(&near.cores))
         {
             tracing::warn!(device = %device.spec, node = near.node, %error, "a worker cannot be kept near its device");

@@ -94,11 +94,17 @@ impl ChainBuilder<'_> {
             Does::Fold(fold) => vec![fold.clone()],
             Does::Reduce(_) | Does::Sink { .. } => Vec::new(),
         };
-        let carries = match &plan.stages[stage.index()].runs {
-            Shape::Batch(batch) if matches!(does, Does::Batch { .. }) => batch.carries.clone(),
+        let passthrough_columns = match &plan.stages[stage.index()].runs {
+            Shape::Batch(batch) if matches!(does, Does::Batch { .. }) => batch.passthrough_columns.clone(),
             _ => Vec::new(),
         };
-        self.leaves.push(Some(ChainLeaf { stage, reads: reads.to_vec(), carries, does, folds: vec![folds] }));
+        self.leaves.push(Some(ChainLeaf {
+            stage,
+            reads: reads.to_vec(),
+            passthrough_columns,
+            does,
+            folds: vec![folds],
+        }));
     }
 }
 

@@ -1,7 +1,7 @@
 //! What of a chain a loader process does: the maps whose kinds can be made again there, as far as they read nothing else. What it sends comes to the leaves
 //! and to the other maps here, as rows that are made here do.
 
-use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
+use orchestra_core::data::{ColumnType, ItemError, Schema, Value};
 use orchestra_core::shapes::{
     Fan, Fetch, KindSettings, Leaves as _, MapCount, MapRuns, MapStep, MapStepOf, RowEnded, RowScope, Step,
     StepOf, Walk,
@@ -80,17 +80,19 @@ impl ChainSplitter<'_> {
         let knows = |read: &ColumnRef| self.known.iter().any(|(known, _)| *known == read.from);
         let can = map.reads.iter().all(knows)
             && can_be_sent(self.chain.context.plan.gives(Origin::Stage(map.stage)));
-        map.map.in_loader().filter(|_| can)
+        map.map.to_wire().filter(|_| can)
     }
 
     /// Adds what is read of the loader's rows from a step on.
     fn read_here(&mut self, step: &Step, columns: &mut Vec<usize>) {
         let chain = self.chain;
-        let (reads, carries, next) = match step {
+        let (reads, passthrough_columns, next) = match step {
             Step::Map(map) => (&map.reads, &[][..], &map.next[..]),
-            Step::Leaf(leaf) => (&chain.leaves[*leaf].reads, &chain.leaves[*leaf].carries[..], &[][..]),
+            Step::Leaf(leaf) => {
+                (&chain.leaves[*leaf].reads, &chain.leaves[*leaf].passthrough_columns[..], &[][..])
+            }
         };
-        for read in reads.iter().chain(carries) {
+        for read in reads.iter().chain(passthrough_columns) {
             let Some((_, at)) = self.known.iter().find(|(known, _)| *known == read.from) else { continue };
             let column = self.column(*read, *at);
             if !columns.contains(&column) {
@@ -180,7 +182,7 @@ impl Chain {
     /// What a loader process is told, and how its rows are read; `None` where the source can only be read here.
     pub fn in_loader(&self, fetch: &dyn Fetch) -> Option<(ChainSpec, SentRows)> {
         let plan = &self.context.plan;
-        let fetch = fetch.in_loader().filter(|_| can_be_sent(plan.gives(self.origin)))?;
+        let fetch = fetch.to_wire().filter(|_| can_be_sent(plan.gives(self.origin)))?;
         let (known, sends) = (vec![(self.origin, None)], Vec::new());
         let (rows, bytes) = (SentRows::default(), SentBytes::default());
         let mut cut = ChainSplitter { chain: self, known, sends, rows, bytes };
@@ -215,7 +217,7 @@ impl Chain {
         (sent, answer, region): (&SentRows, ItemAnswer, &LoaderRegion),
         out: &mut Outcome,
         item: &mut ItemInHand<'a>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ItemError> {
         let stats = &self.context.stats;
         let knows = |stage: StageId| {
             let places = self.maps.iter().map(|place| place.stage);

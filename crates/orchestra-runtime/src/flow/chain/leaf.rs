@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use orchestra_core::collect::Arrival;
-use orchestra_core::data::{Column, ColumnType, OwnedRow, OwnedValue, Refusal, TensorView, Value};
+use orchestra_core::data::{Column, ColumnType, ItemError, OwnedRow, OwnedValue, TensorView, Value};
 use orchestra_core::lineage::Share;
 use orchestra_core::shapes::{ItemInfo, Leaves as _, RowEnded, RowScope};
 use orchestra_core::{Placement, StageId, locked};
@@ -31,14 +31,14 @@ impl RowInHand<'_, '_> {
         scope: &RowScope<'_>,
     ) -> Result<(), RowEnded> {
         self.leave_loading()?;
-        let ChainLeaf { stage, reads, carries, .. } = leaf;
+        let ChainLeaf { stage, reads, passthrough_columns, .. } = leaf;
         match &leaf.does {
             Does::Batch { target, trims } => {
                 let size = trims.map(|read| {
                     trimmed_size(read, scope).map_err(|refusal| self.fail_at(read, *stage, refusal))
                 });
                 let size = size.transpose()?;
-                self.batch((target, size), reads, carries, token, share, scope)
+                self.batch((target, size), reads, passthrough_columns, token, share, scope)
             }
             Does::Fold(fold) => {
                 let row = self.keep_all(reads, *stage, scope)?;
@@ -98,7 +98,7 @@ impl RowInHand<'_, '_> {
         token: &Token,
         row: usize,
         file: Option<Box<str>>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ItemError> {
         let text = &mut self.out.text;
         let Some(file) = file else { return end_row(text, row) };
         let (item, id) = (token.ticket.name(), token.ticket.id());
@@ -112,8 +112,8 @@ impl RowInHand<'_, '_> {
         reads: &[ColumnRef],
         token: &Token,
         scope: &RowScope<'_>,
-        encode: impl FnOnce(&ItemInfo<'_>, &[Value<'_>], &mut Vec<u8>) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
+        encode: impl FnOnce(&ItemInfo<'_>, &[Value<'_>], &mut Vec<u8>) -> Result<(), ItemError>,
+    ) -> Result<(), ItemError> {
         let row: SmallVec<[Value<'_>; 4]> =
             reads.iter().map(|read| scope.get(*read)).collect::<Result<_, _>>()?;
         let id = token.ticket.id();
@@ -128,7 +128,7 @@ impl RowInHand<'_, '_> {
             self.chain.context.plan.stages[stage.index()].batch().map_or(&[][..], |batch| &batch.values);
         let is_needed = |column: &Column| !matches!(column.ty, ColumnType::Optional(_));
         let missing = carried.iter().zip(values).find_map(|(value, column)| match value {
-            OwnedValue::Missing(name) if is_needed(column) => Some(Refusal::missing(name)),
+            OwnedValue::Missing(name) if is_needed(column) => Some(ItemError::missing(name)),
             _ => None,
         });
         missing.map_or(Ok(()), |refusal| Err(self.fail(stage, refusal)))
@@ -138,14 +138,14 @@ impl RowInHand<'_, '_> {
         &mut self,
         (target, size): (&BatchTarget, Option<TrimmedSize>),
         reads: &[ColumnRef],
-        carries: &[ColumnRef],
+        passthrough_columns: &[ColumnRef],
         token: &Token,
         share: Share,
         scope: &RowScope<'_>,
     ) -> Result<(), RowEnded> {
         let chain = self.chain;
         // Before `claim`: a thread that waits for room must hold no row, or the two waits could lock each other.
-        let carried = self.keep_all(carries, target.stage, scope)?;
+        let carried = self.keep_all(passthrough_columns, target.stage, scope)?;
         self.check_missing(target.stage, &carried)?;
         let since = Instant::now();
         let room = target.carried.take(&carried);
@@ -201,7 +201,7 @@ impl RowInHand<'_, '_> {
     }
 
     /// Keeps a column for the stages behind a batch or a fold. `None`: the pipeline is being torn down.
-    fn keep(&mut self, read: ColumnRef, scope: &RowScope<'_>) -> Result<Option<OwnedValue>, Refusal> {
+    fn keep(&mut self, read: ColumnRef, scope: &RowScope<'_>) -> Result<Option<OwnedValue>, ItemError> {
         let value = scope.get(read)?;
         let Value::Picture(picture) = value else { return OwnedValue::copy_of(&value).map(Some) };
         let known = self.kept.iter().find(|(column, _)| *column == read);
@@ -210,7 +210,7 @@ impl RowInHand<'_, '_> {
         }
         let chain = self.chain;
         let no_room =
-            || Refusal::result("internal error: no room for pictures that are carried; this is a bug");
+            || ItemError::result("internal error: no room for pictures that are carried; this is a bug");
         let arena = chain.pictures.as_ref().ok_or_else(no_room)?;
         let (mut kept, mut waited) = (None, Duration::ZERO);
         picture.copy_pixels(&mut |size, channels, copy| {
@@ -243,13 +243,13 @@ impl RowInHand<'_, '_> {
     }
 
     /// A column could not be made: the stage that gives it is to blame, or else the one that reads it.
-    fn fail_at(&mut self, read: ColumnRef, reader: StageId, refusal: Refusal) -> RowEnded {
+    fn fail_at(&mut self, read: ColumnRef, reader: StageId, refusal: ItemError) -> RowEnded {
         self.fail(read.from.stage().unwrap_or(reader), refusal)
     }
 }
 
 /// What the row is trimmed to whose placement this is.
-fn trimmed_size(placed: ColumnRef, scope: &RowScope<'_>) -> Result<TrimmedSize, Refusal> {
+fn trimmed_size(placed: ColumnRef, scope: &RowScope<'_>) -> Result<TrimmedSize, ItemError> {
     Ok(Placement::of(&scope.get(placed)?)?.row)
 }
 
@@ -261,7 +261,7 @@ fn write(
     reads: &[ColumnRef],
     scope: &RowScope<'_>,
     lease: &mut RowLease<'_>,
-) -> Result<(), (ColumnRef, Refusal)> {
+) -> Result<(), (ColumnRef, ItemError)> {
     for (input, read) in reads.iter().enumerate().rev() {
         let dtype = lease.dtype(input);
         let written = scope.get(*read).and_then(|value| match value {
@@ -275,10 +275,10 @@ fn write(
 }
 
 /// The plan matched the shapes; this guards the copy.
-fn copy(view: &TensorView<'_>, row: &mut [u8]) -> Result<(), Refusal> {
+fn copy(view: &TensorView<'_>, row: &mut [u8]) -> Result<(), ItemError> {
     if view.data.len() != row.len() {
         let (name, given, expected) = (view.name, view.data.len(), row.len());
-        return Err(Refusal::result(format!(
+        return Err(ItemError::result(format!(
             "`{name}` has {given} bytes, and the next stage takes {expected}"
         )));
     }
@@ -305,8 +305,8 @@ mod tests {
             &self.0
         }
 
-        fn write(&self, _: &mut [u8]) -> Result<(), Refusal> {
-            Err(Refusal::result("no pixel of it"))
+        fn write(&self, _: &mut [u8]) -> Result<(), ItemError> {
+            Err(ItemError::result("no pixel of it"))
         }
     }
 

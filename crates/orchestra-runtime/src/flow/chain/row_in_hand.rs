@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, MutexGuard};
 
 use orchestra_core::collect::{Arrival, Part};
-use orchestra_core::data::{KeptPicture, Refusal, Value};
+use orchestra_core::data::{ItemError, KeptPicture, Value};
 use orchestra_core::lineage::Share;
 use orchestra_core::shapes::{Fan, Leaves, RowEnded, RowScope, too_many_parts};
 use orchestra_core::{Failure, LeftOut, StageId};
@@ -92,7 +92,7 @@ impl<'a, 'o> RowInHand<'a, 'o> {
     }
 
     /// What goes to these leaves of the part in hand: as much to each as to the others, and to the last one what the division leaves.
-    fn share_of(&self, leaves: &Range<usize>) -> Result<Share, Refusal> {
+    fn share_of(&self, leaves: &Range<usize>) -> Result<Share, ItemError> {
         let (all, mut share) = self.all();
         if *leaves == all {
             return Ok(share);
@@ -135,7 +135,7 @@ impl<'a, 'o> RowInHand<'a, 'o> {
         leaves: &Range<usize>,
         folds: &[FoldTarget],
         of: Option<Part>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ItemError> {
         if !folds.is_empty() {
             let share = self.share_of(leaves)?;
             let mut rest = share;
@@ -185,7 +185,7 @@ impl Leaves for RowInHand<'_, '_> {
         self.pass(stage);
     }
 
-    fn parts(&mut self, at: usize, n: u32) -> Result<(), Refusal> {
+    fn parts(&mut self, at: usize, n: u32) -> Result<(), ItemError> {
         let leaves = self.chain.maps[at].leaves.clone();
         let each = self.share_of(&leaves)?.cut(n as usize).ok_or_else(too_many_parts)?;
         self.splits.push(OpenSplit { leaves, each, part: Part { index: 0, of: n } });
@@ -193,7 +193,7 @@ impl Leaves for RowInHand<'_, '_> {
         Ok(())
     }
 
-    fn nothing(&mut self, at: usize) -> Result<(), Refusal> {
+    fn nothing(&mut self, at: usize) -> Result<(), ItemError> {
         let MapPlace { stage, map, leaves, folds, .. } = &self.chain.maps[at];
         let of = (map.fan() == Fan::Parts).then_some(Part { index: 0, of: 0 });
         self.drop_at(leaves, folds, of)?;
@@ -217,14 +217,14 @@ impl Leaves for RowInHand<'_, '_> {
         let taken = catch_unwind(AssertUnwindSafe(|| self.take(leaf, token, share, scope)));
         self.part = part;
         taken.unwrap_or_else(|_| {
-            let bug = Refusal::result("internal error while the item was worked on; this is a bug");
+            let bug = ItemError::result("internal error while the item was worked on; this is a bug");
             Err(self.fail(leaf.stage, bug))
         })?;
         self.go_to(at + 1);
         Ok(())
     }
 
-    fn fail(&mut self, stage: StageId, refusal: Refusal) -> RowEnded {
+    fn fail(&mut self, stage: StageId, refusal: ItemError) -> RowEnded {
         self.chain.context.stats.stage(stage).first_items.fail(self.token.ticket.id());
         self.failed_at.get_or_insert(stage);
         self.failure.get_or_insert_with(|| self.chain.failure(stage, refusal.kind, refusal.error));

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use orchestra_core::data::Refusal;
+use orchestra_core::data::ItemError;
 use orchestra_core::loader_blame::{LoaderBlame, LoaderVerdict};
 use orchestra_core::{FailureKind, WorkerExit};
 use orchestra_worker::exit_codes::EXIT_NO_MEMORY;
@@ -54,7 +54,7 @@ pub enum ItemOutcome {
     /// Where it was alone, with that turn: to be held until the row is taken on.
     Loaded(Ticket, LoadedItem, Option<AloneTurn>),
     /// It fails, after so many tries.
-    Failed(Ticket, Refusal, u32),
+    Failed(Ticket, ItemError, u32),
     /// No process can be started, for this reason.
     GivenUp(String),
     /// The run is over.
@@ -245,7 +245,7 @@ impl<'a> LoaderItems<'a> {
         ))
     }
 
-    fn refusal(&self, kind: FailureKind, lost: &LostLoader, tries: u32) -> Refusal {
+    fn refusal(&self, kind: FailureKind, lost: &LostLoader, tries: u32) -> ItemError {
         let error = match kind {
             FailureKind::Timeout => took_too_long(&self.setup.limits),
             FailureKind::OutOfMemory => format!(
@@ -255,7 +255,7 @@ impl<'a> LoaderItems<'a> {
             ),
             _ => format!("it ended {tries} loaders, the last one {}{}", lost.exit, lost.words()),
         };
-        Refusal { kind, error }
+        ItemError { kind, error }
     }
 }
 

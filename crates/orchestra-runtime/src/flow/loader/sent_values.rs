@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use orchestra_core::data::{
-    Column, ColumnType, CopyPixels, Label, Picture, Pixels, Refusal, TensorView, Value, WriteTensor,
+    Column, ColumnType, CopyPixels, ItemError, Label, Picture, Pixels, TensorView, Value, WriteTensor,
 };
 use orchestra_core::shapes::Packing;
 use orchestra_core::{DType, Dim, FailureKind, Placement, TensorSpec};
@@ -125,7 +125,7 @@ impl WriteTensor for SentTensor<'_> {
         self.spec
     }
 
-    fn write(&self, row: &mut [u8]) -> Result<(), Refusal> {
+    fn write(&self, row: &mut [u8]) -> Result<(), ItemError> {
         match self.packing {
             Some(packing) => packing.unpack(&self.data.to_vec(), row),
             None if self.data.len() == row.len() => {
@@ -134,7 +134,7 @@ impl WriteTensor for SentTensor<'_> {
             }
             None => {
                 let (name, given, expected) = (&self.spec.name, self.data.len(), row.len());
-                Err(Refusal::result(format!(
+                Err(ItemError::result(format!(
                     "`{name}` has {given} bytes, and the next stage takes {expected}"
                 )))
             }
@@ -150,25 +150,28 @@ pub struct SentPicture<'a> {
 }
 
 impl Picture for SentPicture<'_> {
-    fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
+    fn with_pixels(
+        &self,
+        show: &mut dyn FnMut(Pixels<'_>) -> Result<(), ItemError>,
+    ) -> Result<(), ItemError> {
         let ([width, height], channels) = (self.size, self.channels);
         show(Pixels { width, height, channels, bytes: &self.bytes.to_vec() })
     }
 
-    fn copy_pixels(&self, copy: &mut CopyPixels<'_>) -> Result<(), Refusal> {
+    fn copy_pixels(&self, copy: &mut CopyPixels<'_>) -> Result<(), ItemError> {
         copy(self.size, self.channels, &|place| self.bytes.copy_to(place))
     }
 
-    fn size(&self) -> Result<[u32; 2], Refusal> {
+    fn size(&self) -> Result<[u32; 2], ItemError> {
         Ok(self.size)
     }
 }
 
 /// Of an item of which a process sends what the plan does not know.
-pub fn out_of_order() -> Refusal {
+pub fn out_of_order() -> ItemError {
     let error = "the loader gave something else than the plan says; this is a bug, or a loader that ran wild"
         .to_owned();
-    Refusal { kind: FailureKind::Crash, error }
+    ItemError { kind: FailureKind::Crash, error }
 }
 
 #[cfg(test)]
@@ -187,7 +190,7 @@ mod tests {
             4
         }
 
-        fn unpack(&self, packed: &[u8], row: &mut [u8]) -> Result<(), Refusal> {
+        fn unpack(&self, packed: &[u8], row: &mut [u8]) -> Result<(), ItemError> {
             row.iter_mut().zip(packed).for_each(|(to, from)| *to = from * 2);
             Ok(())
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use orchestra_core::FailureKind;
-use orchestra_core::data::{Refusal, Value, with_values};
+use orchestra_core::data::{ItemError, Value, with_values};
 use orchestra_core::shapes::{FetchRun, MapRuns, RowScope};
 use orchestra_plan::Origin;
 use rustix::thread::sched_setaffinity;
@@ -37,7 +37,7 @@ pub fn start(work: &Arc<LoaderWork>, me: usize) -> io::Result<Arc<Inbox>> {
 fn start_with(work: &Arc<LoaderWork>, me: usize, inbox: Inbox) -> io::Result<Arc<Inbox>> {
     let inbox = Arc::new(inbox);
     let (work, theirs) = (Arc::clone(work), Arc::clone(&inbox));
-    let near = work.context.plan.loaders_near.as_ref().map(|near| cpu_set(&near.cores));
+    let near = work.context.plan.loader_affinity.as_ref().map(|near| cpu_set(&near.cores));
     std::thread::Builder::new().name("loader".into()).spawn(move || {
         // Where the kernel refuses, it runs anywhere, which costs a little speed. Its processes are kept there, too.
         if let Some(Err(error)) = near.map(|cores| sched_setaffinity(None, &cores)) {
@@ -74,7 +74,7 @@ pub fn replace_if_stuck(work: &Arc<LoaderWork>, me: usize, inbox: &mut Arc<Inbox
     let error = took_too_long(limits);
     tracing::warn!(item = %stuck.name(), %error, "item given up, its thread is replaced");
     let mut out = Outcome::default();
-    work.fail(&Token::whole(stuck), Refusal { kind: FailureKind::Timeout, error }, 1, &mut out);
+    work.fail(&Token::whole(stuck), ItemError { kind: FailureKind::Timeout, error }, 1, &mut out);
     work.chain.send(&mut out);
     work.loaded.add(1);
     Ok(())
@@ -82,7 +82,7 @@ pub fn replace_if_stuck(work: &Arc<LoaderWork>, me: usize, inbox: &mut Arc<Inbox
 
 impl LoaderWork {
     /// Fails an item that has come to no stage yet. Where its source is away, that is no fault of the item, which has no end then: the run has.
-    fn fail(&self, token: &Token, refusal: Refusal, attempts: u32, out: &mut Outcome) {
+    fn fail(&self, token: &Token, refusal: ItemError, attempts: u32, out: &mut Outcome) {
         if refusal.kind == FailureKind::Unreachable {
             let source = &self.context.plan.sources[self.source.index()].name;
             let why = format!("the items of source `{source}` cannot be read now: {}", refusal.error);
@@ -165,7 +165,7 @@ impl<'a> LocalThread<'a> {
         let fetched = fetched.unwrap_or_else(|_| {
             self.fetch = work.fetch.start();
             let error = "internal error while the item was read; this is a bug".to_owned();
-            Err(Refusal { kind: FailureKind::Read, error })
+            Err(ItemError { kind: FailureKind::Read, error })
         });
         let read_after = (fetched.is_ok() && is_traced).then(|| started.elapsed());
         let mut in_hand = ItemInHand::new(self.inbox);
@@ -283,7 +283,7 @@ impl<'a> ProcessThread<'a> {
         work.finish(&token, &mut self.runs, &mut self.out, &times)
     }
 
-    fn failed(&mut self, item: Ticket, refusal: Refusal, tries: u32) -> LoaderTally {
+    fn failed(&mut self, item: Ticket, refusal: ItemError, tries: u32) -> LoaderTally {
         tracing::warn!(item = %item.name(), error = %refusal.error, "item given up");
         let token = Token::whole(item);
         self.work.fail(&token, refusal, tries, &mut self.out);

@@ -1,7 +1,7 @@
 //! The kind of stage that docs/guide/kinds.md shows: 1 - x for each number of a tensor.
 
 use orchestra::kind::{
-    ColumnType, Connect, DType, Emit, Refusal, Reported, RowWork, Runs, Schema, Settings, StageConnected,
+    ColumnType, Connect, DType, Emit, ItemError, Reported, RowWork, Runs, Schema, Settings, StageConnected,
     StageContext, TensorView, TypedStage, Value, settings,
 };
 
@@ -39,7 +39,7 @@ impl Connect for Invert {
 impl RowWork for Invert {
     type Scratch = Vec<u8>;
 
-    fn apply(&self, inverted: &mut Vec<u8>, row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+    fn apply(&self, inverted: &mut Vec<u8>, row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), ItemError> {
         row[0].with_tensor(|tensor| {
             let below = self.below as f32;
             let numbers = tensor.data.as_chunks().0.iter().map(|bytes| below - f32::from_ne_bytes(*bytes));

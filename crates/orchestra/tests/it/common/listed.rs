@@ -1,7 +1,7 @@
 //! A kind of stage of a host that could run in a loader process, and gives a list: the numbers of a tensor, as the only row of it.
 
 use orchestra::kind::{
-    ColumnType, Connect, Emit, OwnedValue, Refusal, Reported, RowWork, Runs, Schema, Settings,
+    ColumnType, Connect, Emit, ItemError, OwnedValue, Reported, RowWork, Runs, Schema, Settings,
     StageConnected, StageContext, TypedStage, Value, settings,
 };
 
@@ -35,7 +35,7 @@ impl Connect for Listed {
 impl RowWork for Listed {
     type Scratch = ();
 
-    fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+    fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), ItemError> {
         row[0].with_tensor(|tensor| {
             let numbers = OwnedValue::copy_of(&Value::Tensor(*tensor))?;
             emit.row(&[Value::List(&[vec![numbers]])])

@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use orchestra::kind::{
-    ColumnType, Connect, DType, Draft, Emit, Fan, Fields, Map, MapRun, Refusal, Reported, Runs, Schema,
+    ColumnType, Connect, DType, Draft, Emit, Fan, Fields, ItemError, Map, MapRun, Reported, Runs, Schema,
     StageConnected, StageContext, StageKind, TensorView, Value, fixed_tensor,
 };
 use orchestra_testkit::images::index_of_blocks;
 
 /// What a stage does with a row: the columns that it reads, one of each input.
-pub type Apply = dyn Fn(&[Value<'_>], &mut dyn Emit) -> Result<(), Refusal> + Send + Sync;
+pub type Apply = dyn Fn(&[Value<'_>], &mut dyn Emit) -> Result<(), ItemError> + Send + Sync;
 
 /// A kind of stage that does something with each row.
 #[derive(Clone)]
@@ -33,7 +33,7 @@ impl TestStage {
         name: &'static str,
         reads: fn(usize, &ColumnType) -> bool,
         gives: fn(&ColumnType) -> Schema,
-        apply: impl Fn(&[Value<'_>], &mut dyn Emit) -> Result<(), Refusal> + Send + Sync + 'static,
+        apply: impl Fn(&[Value<'_>], &mut dyn Emit) -> Result<(), ItemError> + Send + Sync + 'static,
     ) -> Self {
         Self { name, reads, gives, fan: Fan::One, cost: 8, begins: Arc::new(|| {}), apply: Arc::new(apply) }
     }
@@ -91,7 +91,7 @@ impl Map for TestStage {
 }
 
 impl MapRun for TestStage {
-    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), ItemError> {
         (self.apply)(inputs, emit)
     }
 }
@@ -106,13 +106,13 @@ pub fn numbers_of<const N: usize>(_: &ColumnType) -> Schema {
 }
 
 /// Gives on a row of [`numbers_of`].
-pub fn emit_numbers(emit: &mut dyn Emit, row: &[f32]) -> Result<(), Refusal> {
+pub fn emit_numbers(emit: &mut dyn Emit, row: &[f32]) -> Result<(), ItemError> {
     let data: Vec<u8> = row.iter().flat_map(|n| n.to_ne_bytes()).collect();
     emit.row(&[Value::Tensor(TensorView { name: "x", dtype: DType::F32, shape: &[row.len()], data: &data })])
 }
 
 /// What a test stage does with a row of numbers.
-pub type Work = fn(&[f32], &mut dyn FnMut(&[f32]) -> Result<(), Refusal>) -> Result<(), Refusal>;
+pub type Work = fn(&[f32], &mut dyn FnMut(&[f32]) -> Result<(), ItemError>) -> Result<(), ItemError>;
 
 /// A kind of stage from f32 tensors to f32 tensors `x` of row shape `[2]`.
 #[derive(Clone, Copy)]

@@ -1,7 +1,7 @@
 //! Fields of a row: what an expression may look at.
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{ColumnType, Label, Refusal, Schema, Value};
+use orchestra_core::data::{ColumnType, ItemError, Label, Schema, Value};
 use orchestra_core::{DType, Element};
 
 use super::Type;
@@ -43,7 +43,7 @@ impl RowField {
     ///
     /// # Errors
     /// It is NaN, it is missing, or it is an integer that an `f64` would round.
-    pub(super) fn number(self, row: &[Value<'_>]) -> Result<Option<f64>, Refusal> {
+    pub(super) fn number(self, row: &[Value<'_>]) -> Result<Option<f64>, ItemError> {
         match self {
             RowField::Score(at) => match best(row, at) {
                 Some(label) if label.score.is_nan() => Err(no_number("score", 0)),
@@ -60,7 +60,7 @@ impl RowField {
         }
     }
 
-    pub(super) fn integer(self, row: &[Value<'_>]) -> Result<Option<i64>, Refusal> {
+    pub(super) fn integer(self, row: &[Value<'_>]) -> Result<Option<i64>, ItemError> {
         match self {
             RowField::Class(at) => Ok(best(row, at).map(|label| i64::from(label.class))),
             RowField::Count(at) => Ok(match row.get(at) {
@@ -72,9 +72,9 @@ impl RowField {
         }
     }
 
-    pub(super) fn text<'a>(self, row: &'a [Value<'_>]) -> Result<Option<&'a str>, Refusal> {
+    pub(super) fn text<'a>(self, row: &'a [Value<'_>]) -> Result<Option<&'a str>, ItemError> {
         Ok(match (self, row.get(self.column())) {
-            (_, Some(Value::Missing(name))) => return Err(Refusal::missing(name)),
+            (_, Some(Value::Missing(name))) => return Err(ItemError::missing(name)),
             (RowField::Label(_), Some(Value::Labels(labels))) => labels.first().map(|label| label.label),
             (RowField::Text(_), Some(Value::Text(text))) => Some(text),
             _ => None,
@@ -86,7 +86,7 @@ impl RowField {
     }
 
     /// What is missing is not NaN.
-    pub(super) fn is_nan(self, row: &[Value<'_>]) -> Result<bool, Refusal> {
+    pub(super) fn is_nan(self, row: &[Value<'_>]) -> Result<bool, ItemError> {
         match self {
             _ if self.is_missing(row) => Ok(false),
             RowField::Score(at) => Ok(best(row, at).is_some_and(|label| label.score.is_nan())),
@@ -99,11 +99,11 @@ impl RowField {
 }
 
 /// A whole number among others: as it is, or not at all.
-pub(super) fn exact(whole: i64) -> Result<f64, Refusal> {
+pub(super) fn exact(whole: i64) -> Result<f64, ItemError> {
     let number = whole as f64;
     match number as i128 == i128::from(whole) {
         true => Ok(number),
-        false => Err(Refusal::result(format!("{whole} would be rounded beside numbers with a fraction"))),
+        false => Err(ItemError::result(format!("{whole} would be rounded beside numbers with a fraction"))),
     }
 }
 
@@ -118,10 +118,10 @@ fn read<R>(
     row: &[Value<'_>],
     column: usize,
     at: usize,
-    of: impl FnOnce(&str, Element) -> Result<R, Refusal>,
-) -> Result<R, Refusal> {
+    of: impl FnOnce(&str, Element) -> Result<R, ItemError>,
+) -> Result<R, ItemError> {
     let missing =
-        || Refusal::result("internal error: a number that an expression reads is missing; this is a bug");
+        || ItemError::result("internal error: a number that an expression reads is missing; this is a bug");
     row.get(column).ok_or_else(missing)?.with_tensor(|view| {
         let size = view.dtype.size_bytes();
         let bytes = view.data.get(at * size..(at + 1) * size).ok_or_else(missing)?;

@@ -13,7 +13,7 @@ use std::fmt;
 
 use bincode::{Decode, Encode};
 use orchestra_core::DType;
-use orchestra_core::data::{Refusal, Value};
+use orchestra_core::data::{ItemError, Value};
 
 use field::exact;
 pub use field::{RowField, field, fields};
@@ -196,7 +196,7 @@ impl Expression {
     ///
     /// # Errors
     /// A tensor cannot be made, a value is missing, or a number is NaN or has no place in its type.
-    pub fn truth(&self, row: &[Value<'_>]) -> Result<bool, Refusal> {
+    pub fn truth(&self, row: &[Value<'_>]) -> Result<bool, ItemError> {
         Ok(match self {
             Expression::Truth(value) => *value,
             Expression::Field(field) => field.number(row)? == Some(1.0),
@@ -241,7 +241,7 @@ impl Expression {
     }
 
     /// Its value where it is a number, or true or false: 1 or 0.
-    pub fn number(&self, row: &[Value<'_>]) -> Result<Option<f64>, Refusal> {
+    pub fn number(&self, row: &[Value<'_>]) -> Result<Option<f64>, ItemError> {
         Ok(match (self, self.ty()) {
             (Expression::Number(value), _) => Some(*value),
             (Expression::Field(field), _) => field.number(row)?,
@@ -258,7 +258,7 @@ impl Expression {
                     Arithmetic::Over => left / right,
                 };
                 if value.is_nan() {
-                    return Err(Refusal::result(format!(
+                    return Err(ItemError::result(format!(
                         "{left} and {right} give no number here: it is NaN"
                     )));
                 }
@@ -269,8 +269,8 @@ impl Expression {
     }
 
     /// Its value where it is a whole number, or true or false: 1 or 0.
-    pub fn integer(&self, row: &[Value<'_>]) -> Result<Option<i64>, Refusal> {
-        let beyond = || Refusal::result("a whole number that is computed is beyond what 64 bits hold");
+    pub fn integer(&self, row: &[Value<'_>]) -> Result<Option<i64>, ItemError> {
+        let beyond = || ItemError::result("a whole number that is computed is beyond what 64 bits hold");
         Ok(match self {
             Expression::Integer(value) => Some(*value),
             Expression::Field(field) => field.integer(row)?,
@@ -297,7 +297,7 @@ impl Expression {
         })
     }
 
-    pub fn text<'a>(&'a self, row: &'a [Value<'_>]) -> Result<Option<Cow<'a, str>>, Refusal> {
+    pub fn text<'a>(&'a self, row: &'a [Value<'_>]) -> Result<Option<Cow<'a, str>>, ItemError> {
         Ok(match self {
             Expression::Text(text) => Some(Cow::Borrowed(text)),
             Expression::Field(field) => field.text(row)?.map(Cow::Borrowed),

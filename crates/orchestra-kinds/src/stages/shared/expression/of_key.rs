@@ -1,6 +1,6 @@
 //! The expression that a key of a stage holds, with messages about what is wrong with it.
 
-use orchestra_plan::{At, Input, Reported, StageContext, list};
+use orchestra_plan::{Input, Reported, Spanned, StageContext, list};
 
 use super::{Wrong, fields};
 
@@ -9,7 +9,7 @@ pub fn of_key<T>(
     stage: &mut StageContext<'_>,
     input: &Input,
     key: &str,
-    written: &At<String>,
+    written: &Spanned<String>,
     parsed: Result<T, Wrong>,
 ) -> Result<T, Reported> {
     let name = stage.name;

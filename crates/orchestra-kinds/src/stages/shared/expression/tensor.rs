@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{ColumnType, Refusal, Schema, Value, fixed_tensor};
+use orchestra_core::data::{ColumnType, ItemError, Schema, Value, fixed_tensor};
 use orchestra_core::{DType, Element};
 
 use super::parse::{Parser, form, shown, word};
@@ -200,7 +200,7 @@ impl TensorExpression {
     ///
     /// # Errors
     /// A value is missing, is NaN where something is computed of it, or has no place in its type.
-    pub fn append(&self, name: &str, row: &[Value<'_>], data: &mut Vec<u8>) -> Result<(), Refusal> {
+    pub fn append(&self, name: &str, row: &[Value<'_>], data: &mut Vec<u8>) -> Result<(), ItemError> {
         self.each(name, row, &mut |element| put(name, element, self.dtype, data))
     }
 
@@ -209,8 +209,8 @@ impl TensorExpression {
         &self,
         name: &str,
         row: &[Value<'_>],
-        show: &mut dyn FnMut(Element) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
+        show: &mut dyn FnMut(Element) -> Result<(), ItemError>,
+    ) -> Result<(), ItemError> {
         match &self.of {
             Of::Column(place) => row.get(*place).ok_or_else(|| no_value(name))?.with_tensor(|view| {
                 let mut elements = view.data.chunks_exact(view.dtype.size_bytes());
@@ -238,15 +238,15 @@ impl TensorExpression {
 }
 
 /// That of a column that is computed of a class where there is none.
-pub fn no_value(name: &str) -> Refusal {
-    Refusal::result(format!("`{name}` has no value: there is no class"))
+pub fn no_value(name: &str) -> ItemError {
+    ItemError::result(format!("`{name}` has no value: there is no class"))
 }
 
 /// Appends an element as one of this type; true or false is 1 or 0 as a number.
-fn put(name: &str, element: Element, dtype: DType, data: &mut Vec<u8>) -> Result<(), Refusal> {
+fn put(name: &str, element: Element, dtype: DType, data: &mut Vec<u8>) -> Result<(), ItemError> {
     let element = match element {
         Element::Bool(is) if dtype != DType::Bool => Element::Int(is.into()),
         element => element,
     };
-    element.append(dtype, data).map_err(|why| Refusal::result(format!("`{name}` cannot be made: {why}")))
+    element.append(dtype, data).map_err(|why| ItemError::result(format!("`{name}` cannot be made: {why}")))
 }

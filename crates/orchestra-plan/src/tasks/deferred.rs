@@ -10,14 +10,14 @@ use super::{Expander, Instance, TaskContext, fill};
 use crate::cx::Cx;
 use crate::diagnostics::{Reported, Span};
 use crate::digest::digest;
-use crate::plan::{LatePlan, TASKS_FOLDER, TaskHistory, TasksPlan};
+use crate::plan::{DeferredPlan, TASKS_FOLDER, TaskHistory, TasksPlan};
 use crate::template::{TemplatePart, parts};
 use crate::tree::{Table, Toml, TomlNode};
 use crate::workflow::RawTask;
 
 /// The tables that use values of tasks, by their section and name.
 #[derive(Debug, Default)]
-pub(crate) struct Late(BTreeMap<(String, String), Used>);
+pub(crate) struct Deferred(BTreeMap<(String, String), Used>);
 
 /// What a table uses, each with a text that does.
 #[derive(Debug, Default)]
@@ -52,10 +52,10 @@ const SECTIONS: [(&str, &str); 4] =
 
 const VALUE: &str = "{tasks.";
 
-impl Late {
+impl Deferred {
     /// Puts values of tasks into the tables of items. What is wrong with the tasks themselves is left to [`super::expand`] to say.
     pub fn fill(tree: &mut Table, raws: &[RawTask], instances: &[Instance], cx: &mut Cx<'_>) -> Self {
-        let mut late = Self::default();
+        let mut deferred = Self::default();
         let around = TaskContext::default();
         let expander = Expander::new(raws, instances, &around, cx);
         for entry in tree.entries.iter_mut().filter(|entry| entry.key != TASKS_FOLDER) {
@@ -79,10 +79,10 @@ impl Late {
                     };
                     used.node(&mut key.node, &expander, role, cx);
                 }
-                late.0.insert((entry.key.clone(), table.key.clone()), used);
+                deferred.0.insert((entry.key.clone(), table.key.clone()), used);
             }
         }
-        late
+        deferred
     }
 
     /// Whether no table uses values of tasks.
@@ -158,8 +158,8 @@ impl Late {
         outputs
     }
 
-    pub fn plan(&self, tasks: &TasksPlan, pipelines: Vec<String>) -> LatePlan {
-        LatePlan {
+    pub fn plan(&self, tasks: &TasksPlan, pipelines: Vec<String>) -> DeferredPlan {
+        DeferredPlan {
             tasks: self.tasks().into_keys().map(|task| tasks.tasks[task].id.clone()).collect(),
             best: self.best().into_keys().cloned().collect(),
             tables: self.0.keys().map(|(section, name)| in_words(section, name)).collect(),

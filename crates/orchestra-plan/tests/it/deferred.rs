@@ -44,15 +44,15 @@ fn errors(text: &str, done: &[&str]) -> Vec<String> {
 fn what_uses_values_of_tasks_is_planned_when_these_are_done_and_tasks_are_planned_at_once() {
     for done in [&[][..], &["prepare"], &["prepare", "train[lr=0.01]", "apart"]] {
         let early = plan(&file(), done);
-        let late = early.late.unwrap();
-        assert_eq!(late.tasks, ["prepare", "train[lr=0.1]"]);
-        assert_eq!(late.tables, ["model `digits`", "source `scans`"]);
-        assert_eq!(late.pipelines, ["scans"]);
+        let deferred = early.deferred.unwrap();
+        assert_eq!(deferred.tasks, ["prepare", "train[lr=0.1]"]);
+        assert_eq!(deferred.tables, ["model `digits`", "source `scans`"]);
+        assert_eq!(deferred.pipelines, ["scans"]);
         assert_eq!((early.tasks.tasks.len(), early.pipelines.len(), early.sinks.len()), (6, 0, 0));
         assert!(early.fingerprint.is_empty() && early.devices.is_empty());
     }
     let all = plan(&file(), &["prepare", "train[lr=0.1]"]);
-    assert!(all.late.is_none());
+    assert!(all.deferred.is_none());
     assert_eq!((all.tasks.tasks.len(), all.pipelines.len(), all.sinks.len()), (6, 1, 2));
     let read: Vec<&String> = all.fingerprint.iter().map(|(part, _)| part).collect();
     assert!(read.contains(&&"the output of `prepare` for source `scans`".to_owned()), "{read:?}");
@@ -131,7 +131,7 @@ fn all_that_can_be_known_early_is_checked_early() {
 #[test]
 fn what_is_planned_later_has_its_errors_then_and_the_rest_has_them_at_once() {
     let file = file().replace("/digits.onnx", "/photo.onnx");
-    assert_eq!(plan(&file, &[]).late.unwrap().tasks.len(), 2);
+    assert_eq!(plan(&file, &[]).deferred.unwrap().tasks.len(), 2);
     let said = errors(&file, &["prepare", "train[lr=0.1]"]);
     assert!(said.len() == 1 && said[0].contains("is no ONNX model"), "{said:?}");
     // A model that no task makes is read at once, and so is what it is fed with.
@@ -146,9 +146,9 @@ fn the_best_of_a_table_is_used_when_one_of_its_tasks_is_done() {
         "[tasks.train]\n",
         "[tasks.train]\nmetrics = [\"loss\"]\nbest = { metric = \"loss\", goal = \"min\" }\n",
     );
-    let early = plan(&text, &["prepare"]).late.unwrap();
+    let early = plan(&text, &["prepare"]).deferred.unwrap();
     assert_eq!((&early.tasks[..], &early.best[..]), (&["prepare".to_owned()][..], &["train".to_owned()][..]));
     assert!(early.in_words().contains("values of `prepare`, `train.best`"), "{}", early.in_words());
     let all = plan(&text, &["prepare", "train[lr=0.01]"]);
-    assert!(all.late.is_none() && all.models[0].path.ends_with("out/.orchestra/best/train/digits.onnx"));
+    assert!(all.deferred.is_none() && all.models[0].path.ends_with("out/.orchestra/best/train/digits.onnx"));
 }

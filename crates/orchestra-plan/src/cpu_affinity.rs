@@ -30,7 +30,7 @@ const LEAST_CORES: usize = 2;
 /// have threads (a cpuset may leave one core of 48), they run anywhere: waiting for a core costs more than crossing. Loaders
 /// stay on the node of the GPUs if all of them are on the same and it has a core for each loader; else they need all cores, and a batch
 /// has rows of many of them anyway.
-pub(crate) fn near(
+pub(crate) fn cpu_affinity(
     placed: &[PlacedDevice<'_>],
     nodes: &[NodeView],
     loaders: usize,
@@ -65,7 +65,7 @@ pub(crate) fn near(
         };
         reasons.push(format!("device {}: its workers {what}", device.name));
     }
-    let loaders = loaders_near(&of_devices, loaders);
+    let loaders = loader_affinity(&of_devices, loaders);
     if let Some(near) = &loaders {
         let text = core_text(&near.cores);
         reasons
@@ -97,7 +97,7 @@ fn wanted(
     there.map(|(p, _)| p.threads).sum::<usize>().max(LEAST_CORES.min(most)).max(1)
 }
 
-fn loaders_near(of_devices: &[Option<NodeCores>], loaders: usize) -> Option<NodeCores> {
+fn loader_affinity(of_devices: &[Option<NodeCores>], loaders: usize) -> Option<NodeCores> {
     let mut used: Vec<Option<&NodeCores>> = of_devices.iter().map(Option::as_ref).collect();
     used.dedup();
     match used[..] {
@@ -146,7 +146,7 @@ mod tests {
     fn placed(devices: &[Device], n_nodes: u32, loaders: usize) -> (Vec<Option<u32>>, Option<u32>) {
         let placed: Vec<PlacedDevice<'_>> =
             devices.iter().map(|device| PlacedDevice { device, threads: 1 }).collect();
-        let near = near(&placed, &nodes(n_nodes), loaders, &mut Vec::new());
+        let near = cpu_affinity(&placed, &nodes(n_nodes), loaders, &mut Vec::new());
         (near.devices.iter().map(|d| d.as_ref().map(|d| d.node)).collect(), near.loaders.map(|l| l.node))
     }
 
@@ -158,7 +158,7 @@ mod tests {
         let mut nodes = nodes(2);
         nodes[1].cores = left.to_vec();
         let mut reasons = Vec::new();
-        let near = near(&placed, &nodes, 4, &mut reasons);
+        let near = cpu_affinity(&placed, &nodes, 4, &mut reasons);
         (near.devices.into_iter().map(|d| d.map(|d| d.node)).collect(), reasons.join("\n"))
     }
 

@@ -8,7 +8,7 @@ use crate::nearest::list;
 
 /// What is planned and run when some tasks have ended well: all sources, models, stages and sinks of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct LatePlan {
+pub struct DeferredPlan {
     /// The ids of the tasks that must have ended well.
     pub tasks: Vec<String>,
     /// The tables of tasks that must have ended, and of which the best is used.
@@ -32,7 +32,7 @@ pub struct TaskHistory {
     pub have_best: BTreeSet<String>,
 }
 
-impl LatePlan {
+impl DeferredPlan {
     /// What waits for what, as a sentence without its end.
     pub fn in_words(&self) -> String {
         const NAMED: usize = 4;
