@@ -94,6 +94,11 @@ impl Diagnostic {
     pub fn fail<T>(&self) -> Result<T, Reported> {
         Err(Reported)
     }
+
+    /// As [`Diagnostic::fail`], where a value that was reported is absent.
+    pub fn none<T>(&self) -> Option<T> {
+        None
+    }
 }
 
 /// An error was reported, so there will be no plan.

@@ -134,15 +134,9 @@ impl<'a, 'd> Fields<'a, 'd> {
     pub fn string(&mut self, key: &str) -> Option<Spanned<String>> {
         let node = &self.entry(key)?.node;
         match &node.value {
-            Toml::String(s) if s.trim().is_empty() => {
-                self.bad(key, node.span, "is empty");
-                None
-            }
+            Toml::String(s) if s.trim().is_empty() => self.bad(key, node.span, "is empty").none(),
             Toml::String(s) => Some(Spanned::new(s.clone(), node.span)),
-            _ => {
-                self.wrong(key, node, "a string");
-                None
-            }
+            _ => self.wrong(key, node, "a string").none(),
         }
     }
 
@@ -167,10 +161,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         match &node.value {
             Toml::String(s) => Some(vec![Spanned::new(s.clone(), node.span)]),
             Toml::Array(items) => items.iter().map(|n| self.string_in(key, n)).collect(),
-            _ => {
-                self.wrong(key, node, "a string or a list of strings");
-                None
-            }
+            _ => self.wrong(key, node, "a string or a list of strings").none(),
         }
     }
 
@@ -179,12 +170,10 @@ impl<'a, 'd> Fields<'a, 'd> {
     pub fn texts(&mut self, key: &str, [table_of, empty, each]: [&str; 3]) -> Option<NamedTexts> {
         let node = &self.entry(key)?.node;
         let Toml::Table(table) = &node.value else {
-            self.wrong(key, node, table_of);
-            return None;
+            return self.wrong(key, node, table_of).none();
         };
         if table.entries.is_empty() {
-            self.bad(key, node.span, empty).help(format!("write {table_of}"));
-            return None;
+            return self.bad(key, node.span, empty).help(format!("write {table_of}")).none();
         }
         let mut texts = Some(Vec::new());
         for TomlEntry { key: name, key_span, node } in &table.entries {
@@ -212,10 +201,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     fn string_in(&mut self, key: &str, node: &TomlNode) -> Option<Spanned<String>> {
         match &node.value {
             Toml::String(s) => Some(Spanned::new(s.clone(), node.span)),
-            _ => {
-                self.wrong(key, node, "a string or a list of strings");
-                None
-            }
+            _ => self.wrong(key, node, "a string or a list of strings").none(),
         }
     }
 
@@ -229,15 +215,15 @@ impl<'a, 'd> Fields<'a, 'd> {
     pub(crate) fn integer_within(&mut self, key: &str, range: RangeInclusive<u64>) -> Option<Spanned<u64>> {
         let node = &self.entry(key)?.node;
         let Toml::Integer(n) = node.value else {
-            self.wrong(key, node, &format!("an integer from {} to {}", range.start(), range.end()));
-            return None;
+            return self
+                .wrong(key, node, &format!("an integer from {} to {}", range.start(), range.end()))
+                .none();
         };
         match u64::try_from(n).ok().filter(|n| range.contains(n)) {
             Some(n) => Some(Spanned::new(n, node.span)),
             None => {
                 let reason = format!("must be from {} to {}, not {n}", range.start(), range.end());
-                self.bad(key, node.span, &reason);
-                None
+                self.bad(key, node.span, &reason).none()
             }
         }
     }
@@ -246,8 +232,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     pub(crate) fn whole_number(&mut self, key: &str) -> Option<i64> {
         let node = &self.entry(key)?.node;
         let Toml::Integer(n) = node.value else {
-            self.wrong(key, node, "a whole number");
-            return None;
+            return self.wrong(key, node, "a whole number").none();
         };
         Some(n)
     }
@@ -257,10 +242,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         let node = &self.entry(key)?.node;
         match node.value {
             Toml::Boolean(b) => Some(b),
-            _ => {
-                self.wrong(key, node, "true or false");
-                None
-            }
+            _ => self.wrong(key, node, "true or false").none(),
         }
     }
 
@@ -298,15 +280,13 @@ impl<'a, 'd> Fields<'a, 'd> {
     pub fn number(&mut self, key: &str) -> Option<Spanned<f64>> {
         let numbers = self.numbers(key)?;
         let [one] = numbers.value[..] else {
-            self.bad(key, numbers.span, "must be one number");
-            return None;
+            return self.bad(key, numbers.span, "must be one number").none();
         };
         if let Some((least, most)) = self.declared(key).and_then(|key| key.range)
             && let (least, most) = (least as f64, most as f64)
             && !(least..=most).contains(&one)
         {
-            self.bad(key, numbers.span, &format!("must be from {least:?} to {most:?}"));
-            return None;
+            return self.bad(key, numbers.span, &format!("must be from {least:?} to {most:?}")).none();
         }
         Some(Spanned::new(one, numbers.span))
     }
@@ -314,15 +294,13 @@ impl<'a, 'd> Fields<'a, 'd> {
     pub fn duration(&mut self, key: &str) -> Option<Duration> {
         let node = &self.entry(key)?.node;
         let Toml::String(text) = &node.value else {
-            self.wrong(key, node, "a duration in quotes, for example \"500ms\" or \"2m\"");
-            return None;
+            return self.wrong(key, node, "a duration in quotes, for example \"500ms\" or \"2m\"").none();
         };
         match humantime::parse_duration(text.trim()) {
             Ok(duration) => Some(duration),
             Err(error) => {
                 let reason = format!("is no duration: `{text}`: {error}");
-                self.bad(key, node.span, &reason).help("for example \"5ms\", \"30s\" or \"2m\"");
-                None
+                self.bad(key, node.span, &reason).help("for example \"5ms\", \"30s\" or \"2m\"").none()
             }
         }
     }
@@ -334,8 +312,7 @@ impl<'a, 'd> Fields<'a, 'd> {
             Toml::Integer(n) => u64::try_from(*n).ok(),
             Toml::String(text) => parse_bytes(text),
             _ => {
-                self.wrong(key, node, "an amount of memory, for example \"4GiB\"");
-                return None;
+                return self.wrong(key, node, "an amount of memory, for example \"4GiB\"").none();
             }
         };
         if bytes.is_none() {
@@ -356,8 +333,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         let names = T::WORDS.iter().map(|word| word.text);
         let Toml::String(text) = &node.value else {
             let expected = format!("one of {}", list(names));
-            self.wrong(key, node, &expected);
-            return None;
+            return self.wrong(key, node, &expected).none();
         };
         let choice = T::named(text);
         if choice.is_none() {
@@ -397,8 +373,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         let Toml::Table(table) = &entry.node.value else {
             let names: Vec<_> = keys.iter().map(|key| key.name).collect();
             let expected = format!("a table: {key} = {{ {} = .. }}", names.join(" = .., "));
-            self.wrong(key, &entry.node, &expected);
-            return None;
+            return self.wrong(key, &entry.node, &expected).none();
         };
         Some((table, entry.key_span))
     }

@@ -123,8 +123,7 @@ impl OriginNames {
         let Some(target) = self.places.get(name).copied() else {
             let message = format!("{reader} reads from `{name}`, but there is no such source or stage");
             let help = suggestion("sources and stages", name, self.all.iter().map(String::as_str));
-            cx.error(from.span, message).help(help);
-            return None;
+            return cx.error(from.span, message).help(help).none();
         };
         Some(Link { target, tensor, span: from.span })
     }

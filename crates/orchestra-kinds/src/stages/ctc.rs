@@ -47,10 +47,7 @@ impl Setting for Space {
         match &node.value {
             Toml::Boolean(space) => Some(Self(Some(*space))),
             Toml::String(text) if text == "auto" => Some(Self(None)),
-            _ => {
-                f.wrong(key, node, "true, false or \"auto\"");
-                None
-            }
+            _ => f.wrong(key, node, "true, false or \"auto\"").none(),
         }
     }
 

@@ -74,9 +74,8 @@ impl Drafted for Cuda {
         if let (Some(open), Some(entry)) =
             (outputs.iter().find(|output| output.row_bytes().is_none()), f.entry("outputs"))
         {
-            f.bad("outputs", entry.node.span, &format!("leaves the shape of `{}` open", open.name))
-                .help("memory of the GPU is taken before the kernel runs: give every size, and lay a length beside it as an output of its own");
-            return None;
+            return f.bad("outputs", entry.node.span, &format!("leaves the shape of `{}` open", open.name))
+                .help("memory of the GPU is taken before the kernel runs: give every size, and lay a length beside it as an output of its own").none();
         }
         let options = options(f, self.options.unwrap_or_default())?;
         let inputs = inputs(f);
@@ -137,8 +136,7 @@ impl Setting for Arguments {
 fn scalars(f: &mut Fields<'_, '_>, node: &TomlNode) -> Option<Vec<Scalar>> {
     const EXPECTED: &str = "a table: arguments = { alpha = { dtype = \"f32\", value = 0.5 } }";
     let Toml::Table(table) = &node.value else {
-        f.wrong("arguments", node, EXPECTED);
-        return None;
+        return f.wrong("arguments", node, EXPECTED).none();
     };
     let mut scalars = Some(Vec::new());
     for argument in &table.entries {
@@ -211,9 +209,10 @@ fn options(f: &mut Fields<'_, '_>, options: Vec<Spanned<String>>) -> Option<Vec<
         ["arch", "gpu-architecture"].iter().any(|arch| name.split('=').next() == Some(arch))
     };
     if let Some(arch) = options.iter().find(is_arch) {
-        f.bad("options", arch.span, "names an architecture")
-            .help("leave it out: each worker compiles for the GPU that it runs on");
-        return None;
+        return f
+            .bad("options", arch.span, "names an architecture")
+            .help("leave it out: each worker compiles for the GPU that it runs on")
+            .none();
     }
     Some(options.into_iter().map(|option| option.value).collect())
 }

@@ -93,10 +93,9 @@ fn until(f: &mut Fields<'_, '_>, text: &Spanned<String>) -> Option<UntilDraft> {
         Some((output, below, or_equal)) if !output.is_empty() => {
             Some(UntilDraft { output: Spanned::new(output.to_owned(), text.span), below, or_equal })
         }
-        _ => {
-            f.bad("until", text.span, &format!("cannot be `{}`", text.value))
-                .help("compare an output with a number: until = \"residual < 0.001\", or with `<=`");
-            None
-        }
+        _ => f
+            .bad("until", text.span, &format!("cannot be `{}`", text.value))
+            .help("compare an output with a number: until = \"residual < 0.001\", or with `<=`")
+            .none(),
     }
 }

@@ -128,7 +128,11 @@ impl MaskWork {
             [height, width] => (1, height, width),
             [n, height, width] => (n, height, width),
             _ => {
-                return Err(ItemError::result(format!("`{}` has {} dimensions", view.name, view.shape.len())));
+                return Err(ItemError::result(format!(
+                    "`{}` has {} dimensions",
+                    view.name,
+                    view.shape.len()
+                )));
             }
         };
         if n == 0 || height == 0 || width == 0 {

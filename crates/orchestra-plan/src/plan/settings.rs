@@ -80,8 +80,7 @@ impl Setting for MaxFailed {
             }
             _ => {}
         }
-        f.wrong(key, node, "a number of items or a share of them, for example 100 or \"1%\"");
-        None
+        f.wrong(key, node, "a number of items or a share of them, for example 100 or \"1%\"").none()
     }
 }
 

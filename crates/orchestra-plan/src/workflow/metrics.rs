@@ -37,15 +37,13 @@ fn metrics(f: &mut Fields<'_, '_>) -> Option<Vec<TaskMetric>> {
     };
     if nodes.len() > MAX_METRICS {
         let reason = format!("names {}, and {MAX_METRICS} is the most", nodes.len());
-        f.bad("metrics", entry.node.span, &reason);
-        return None;
+        return f.bad("metrics", entry.node.span, &reason).none();
     }
     let metrics: Vec<TaskMetric> = nodes.iter().map(|node| metric(f, node)).collect::<Option<_>>()?;
     let twice =
         (0..metrics.len()).find(|at| metrics[..*at].iter().any(|other| other.name == metrics[*at].name));
     if let Some(at) = twice {
-        f.bad("metrics", nodes[at].span, &format!("names `{}` twice", metrics[at].name));
-        return None;
+        return f.bad("metrics", nodes[at].span, &format!("names `{}` twice", metrics[at].name)).none();
     }
     Some(metrics)
 }
@@ -64,19 +62,17 @@ fn metric(f: &mut Fields<'_, '_>, node: &TomlNode) -> Option<TaskMetric> {
             (name, Some(regex))
         }
         _ => {
-            f.wrong(
+            return f.wrong(
                 "metrics",
                 node,
                 "a list of names and of tables: [\"loss\", { name = \"epoch\", regex = 'epoch ([0-9]+)' }]",
-            );
-            return None;
+            ).none();
         }
     };
     if name.value.is_empty() || name.value.len() > LONGEST_NAME || name.value.contains(char::is_control) {
         let reason =
             format!("has a name that is empty, longer than {LONGEST_NAME} bytes, or has control characters");
-        f.bad("metrics", name.span, &reason);
-        return None;
+        return f.bad("metrics", name.span, &reason).none();
     }
     if let Some(regex) = &regex {
         check(regex, f.diags)?;

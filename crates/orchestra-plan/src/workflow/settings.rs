@@ -28,8 +28,7 @@ pub(super) fn positive(f: &mut Fields<'_, '_>, key: &str) -> Option<Duration> {
     if duration.is_zero()
         && let Some(entry) = f.entry(key)
     {
-        f.bad(key, entry.node.span, "must be longer than nothing");
-        return None;
+        return f.bad(key, entry.node.span, "must be longer than nothing").none();
     }
     Some(duration)
 }

@@ -46,11 +46,10 @@ fn listing(f: &mut Fields<'_, '_>) -> Option<RawListing> {
             f.missing("paths", "paths = [\"images/*.png\"], or manifest = \"list.csv\"");
             None
         }
-        (Some(_), Some(second)) => {
-            f.bad("manifest", second.key_span, "stands beside `paths`")
-                .help("a source has one or the other; make two sources of it");
-            None
-        }
+        (Some(_), Some(second)) => f
+            .bad("manifest", second.key_span, "stands beside `paths`")
+            .help("a source has one or the other; make two sources of it")
+            .none(),
         (Some(entry), None) => {
             if let Some(root) = f.entry("root") {
                 f.bad("root", root.key_span, "belongs to a manifest, but this source has `paths`");

@@ -148,8 +148,7 @@ fn command(f: &mut Fields<'_, '_>) -> Option<RawCommand> {
     match &entry.node.value {
         Toml::String(_) => f.string("command").map(RawCommand::Shell),
         Toml::Array(words) if words.is_empty() => {
-            f.bad("command", entry.node.span, "is empty").help(help);
-            None
+            f.bad("command", entry.node.span, "is empty").help(help).none()
         }
         Toml::Array(words) => {
             let text = |node: &TomlNode| Some(Spanned::new(node.value.to_text()?, node.span));
@@ -159,10 +158,7 @@ fn command(f: &mut Fields<'_, '_>) -> Option<RawCommand> {
             }
             texts.map(RawCommand::Words)
         }
-        _ => {
-            f.wrong("command", &entry.node, "a list of words or a text for the shell");
-            None
-        }
+        _ => f.wrong("command", &entry.node, "a list of words or a text for the shell").none(),
     }
 }
 
@@ -216,8 +212,7 @@ fn bounded<'a, 'd>(
     if duration > LONGEST
         && let Some(entry) = f.entry(key)
     {
-        f.bad(key, entry.node.span, "must be a year at most");
-        return None;
+        return f.bad(key, entry.node.span, "must be a year at most").none();
     }
     Some(duration)
 }
@@ -225,8 +220,7 @@ fn bounded<'a, 'd>(
 fn memory(f: &mut Fields<'_, '_>) -> Option<u64> {
     let bytes = f.bytes("memory")?;
     if bytes.value < LEAST_MEMORY {
-        f.bad("memory", bytes.span, "must be 16 MiB or more");
-        return None;
+        return f.bad("memory", bytes.span, "must be 16 MiB or more").none();
     }
     Some(bytes.value)
 }

@@ -371,28 +371,12 @@ mod tests {
     fn low_scores_are_left_out_and_what_is_no_number_fails_by_its_number() {
         let boxes = CropBoxes { threshold: Some(0.5), order: BoxOrder::Score, ..boxes() };
         let values = [
-            0.0,
-            0.0,
-            1.0,
-            1.0,
-            0.6,
-            0.0,
-            0.0,
-            2.0,
-            2.0,
-            0.4,
-            0.0,
-            0.0,
-            3.0,
-            3.0,
-            0.9,
-            f32::NAN,
-            0.0,
-            1.0,
-            1.0,
-            0.1,
+            [0.0, 0.0, 1.0, 1.0, 0.6],
+            [0.0, 0.0, 2.0, 2.0, 0.4],
+            [0.0, 0.0, 3.0, 3.0, 0.9],
+            [f32::NAN, 0.0, 1.0, 1.0, 0.1],
         ];
-        let found = boxes.cut(&values, 5);
+        let found = boxes.cut(values.as_flattened(), 5);
         assert_eq!(found, [rect(0, 0, 3, 3), rect(0, 0, 1, 1)]);
         let error = boxes.rects(&[f32::NAN, 0.0, 1.0, 1.0, 0.9], 5, [10, 8]).unwrap_err();
         assert!(error.error.contains("box 0"), "{error:?}");

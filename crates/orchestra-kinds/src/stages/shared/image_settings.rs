@@ -117,17 +117,17 @@ fn trim(f: &mut Fields<'_, '_>, fit: Fit, size: Option<[u32; 2]>) -> Option<u32>
         (Fit::Corner, Some([height, width])) => height.max(width),
         (Fit::Left | Fit::Corner, None) => return None,
         _ => {
-            f.bad("trim", trim.span, "has no effect").help(
+            return f.bad("trim", trim.span, "has no effect").help(
                 "it belongs to fit = \"corner\" or \"left\", which leave the right of the row or what is below free",
-            );
-            return None;
+            ).none();
         }
     };
     let step = u32::try_from(trim.value).ok()?;
     if step >= sides {
-        f.bad("trim", trim.span, "has no effect")
-            .help("rows end at multiples of it, so it is smaller than the side of `size` that it shortens");
-        return None;
+        return f
+            .bad("trim", trim.span, "has no effect")
+            .help("rows end at multiples of it, so it is smaller than the side of `size` that it shortens")
+            .none();
     }
     Some(step)
 }
@@ -157,8 +157,7 @@ fn in_graph(f: &mut Fields<'_, '_>, spec: ImageSpec) -> Option<ImageSpec> {
     let (factor, offset): (Vec<f32>, Vec<f32>) = scaled.unzip();
     if !factor.iter().chain(&offset).all(|n| n.is_finite()) {
         let span = f.entry("std").map_or(f.span, |e| e.node.span);
-        f.bad("std", span, "is so small that pixels divided by it are no numbers any more");
-        return None;
+        return f.bad("std", span, "is so small that pixels divided by it are no numbers any more").none();
     }
     let pixels = PixelInput { layout: spec.layout, dtype: spec.dtype, factor, offset };
     let channels = spec.color.count();
@@ -188,14 +187,8 @@ fn size(f: &mut Fields<'_, '_>) -> Option<[u32; 2]> {
     };
     match sides {
         Some((h, w)) if (1..=MAX_SIDE).contains(&h) && (1..=MAX_SIDE).contains(&w) => Some([h, w]),
-        Some(_) => {
-            f.bad("size", entry.node.span, &format!("must hold sides from 1 to {MAX_SIDE}"));
-            None
-        }
-        None => {
-            f.wrong("size", &entry.node, "a list of two integers, [height, width]");
-            None
-        }
+        Some(_) => f.bad("size", entry.node.span, &format!("must hold sides from 1 to {MAX_SIDE}")).none(),
+        None => f.wrong("size", &entry.node, "a list of two integers, [height, width]").none(),
     }
 }
 
@@ -203,15 +196,16 @@ fn shorter(f: &mut Fields<'_, '_>, fit: Fit, size: Option<[u32; 2]>) -> Option<u
     let longest = size.map(|[h, w]| h.max(w));
     let Some(entry) = f.entry("shorter") else { return longest };
     if fit != Fit::Shorter {
-        f.bad("shorter", entry.key_span, "has no effect").help("it belongs to fit = \"shorter\"");
-        return None;
+        return f
+            .bad("shorter", entry.key_span, "has no effect")
+            .help("it belongs to fit = \"shorter\"")
+            .none();
     }
     let n = f.integer("shorter")?;
     let shorter = n.value as u32;
     if longest.is_some_and(|longest| shorter < longest) {
-        f.bad("shorter", n.span, "is smaller than `size`")
-            .help("the target is cut out of the resized picture, so `shorter` is at least the larger side of `size`");
-        return None;
+        return f.bad("shorter", n.span, "is smaller than `size`")
+            .help("the target is cut out of the resized picture, so `shorter` is at least the larger side of `size`").none();
     }
     Some(shorter)
 }
@@ -235,8 +229,7 @@ fn normalisation(f: &mut Fields<'_, '_>, dtype: DType, channels: usize) -> Norma
     let mean = per_channel(f, "mean", 0.0, channels).map(|(mean, _)| mean);
     let std = per_channel(f, "std", 1.0, channels).and_then(|(std, span)| {
         if std.contains(&0.0) {
-            f.bad("std", span.unwrap_or(f.span), "cannot hold 0: pixels are divided by it");
-            return None;
+            return f.bad("std", span.unwrap_or(f.span), "cannot hold 0: pixels are divided by it").none();
         }
         Some(std)
     });
@@ -247,8 +240,10 @@ fn normalisation(f: &mut Fields<'_, '_>, dtype: DType, channels: usize) -> Norma
 fn narrow(f: &mut Fields<'_, '_>, key: &str, span: Span, number: f64) -> Option<f32> {
     let narrow = number as f32;
     if narrow.is_infinite() {
-        f.bad(key, span, "is too large for f32, in which pixels are computed").help("write a smaller number");
-        return None;
+        return f
+            .bad(key, span, "is too large for f32, in which pixels are computed")
+            .help("write a smaller number")
+            .none();
     }
     Some(narrow)
 }
@@ -272,8 +267,8 @@ fn per_channel(
         _ => {
             let reason = format!("holds {} numbers for {channels} channels", values.len());
             f.bad(key, numbers.span, &reason)
-                .help("give one number, or one per channel in the order of `color`");
-            None
+                .help("give one number, or one per channel in the order of `color`")
+                .none()
         }
     }
 }
@@ -281,8 +276,7 @@ fn per_channel(
 fn pad(f: &mut Fields<'_, '_>, channels: usize) -> Option<Vec<u8>> {
     let (values, span) = per_channel(f, "pad", 0.0, channels)?;
     if values.iter().any(|v| v.fract() != 0.0 || !(0.0..=255.0).contains(v)) {
-        f.bad("pad", span.unwrap_or(f.span), "must hold whole pixel values from 0 to 255");
-        return None;
+        return f.bad("pad", span.unwrap_or(f.span), "must hold whole pixel values from 0 to 255").none();
     }
     Some(values.iter().map(|v| *v as u8).collect())
 }

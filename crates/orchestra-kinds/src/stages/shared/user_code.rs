@@ -44,12 +44,12 @@ pub fn file_name(file: &Spanned<String>) -> Spanned<String> {
 
 fn outputs(f: &mut Fields<'_, '_>, node: &TomlNode) -> Option<Vec<TensorSpec>> {
     let Toml::Table(table) = &node.value else {
-        f.wrong("outputs", node, "a table: outputs = { mean = { dtype = \"f32\", shape = [3] } }");
-        return None;
+        return f
+            .wrong("outputs", node, "a table: outputs = { mean = { dtype = \"f32\", shape = [3] } }")
+            .none();
     };
     if table.entries.is_empty() {
-        f.bad("outputs", node.span, "names nothing");
-        return None;
+        return f.bad("outputs", node.span, "names nothing").none();
     }
     let mut found = Some(Vec::new());
     for entry in &table.entries {
