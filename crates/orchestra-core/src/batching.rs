@@ -1,4 +1,4 @@
-//! When a batch leaves. This is the one place that decides it; it never touches rows, workers or clocks.
+//! When a batch leaves that is not full: a full one leaves by itself (`slot_claims.rs`). It never touches rows, workers or clocks.
 //!
 //! Batching is work-conserving: as long as every worker is busy the open batch grows until it is full, and when one is free it leaves once
 //! it is full, its oldest row has waited long enough, or no more rows will come.

@@ -59,7 +59,7 @@ impl BatchStage {
     ) -> Result<(), String> {
         let plan = &context.plan;
         let stage = &plan.stages[id.index()];
-        // `Prepared::start` and `Flow::start` have checked that there is an engine.
+        // `Prepared::start` and `RequestFlow::start` have checked that there is an engine.
         let (Some(batch), Some(engine)) = (stage.batch(), context.options.engines.get(&id)) else {
             return Err(format!("stage `{}` has no engine; this is a bug", stage.name));
         };
