@@ -319,24 +319,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_exit_and_failure_has_a_counter_of_its_own() {
-        let device = DeviceStats::default();
-        let stage = StageStats::default();
-        for kind in ExitKind::ALL {
-            device.exits(kind).add(1);
-        }
-        for kind in FailureKind::ALL {
-            stage.failures(kind).add(1);
-        }
-        for reason in LeaveReason::ALL {
-            stage.reason(reason).add(1);
-        }
-        assert!(ExitKind::ALL.iter().all(|kind| device.exits(*kind).get() == 1));
-        assert!(FailureKind::ALL.iter().all(|kind| stage.failures(*kind).get() == 1));
-        assert!(LeaveReason::ALL.iter().all(|reason| stage.reason(*reason).get() == 1));
-    }
-
-    #[test]
     fn what_a_pipeline_held_that_fell_over_is_not_in_flight_any_more() {
         let stats = Stats { pipelines: vec![PipelineStats::default()], ..Stats::default() };
         let pipeline = &stats.pipelines[0];

@@ -7,7 +7,7 @@ use orchestra_core::WorkerExit;
 
 use super::fake_process::STREAM;
 use super::script::*;
-use super::stage::Stage;
+use super::stage::{Stage, Stop};
 
 /// Deadlines are looked at so often.
 const TICK: Duration = ms(250);
@@ -88,24 +88,17 @@ async fn a_worker_whose_heart_stops_is_killed_after_three_seconds_of_silence() {
 
 #[tokio::test(start_paused = true)]
 async fn where_silence_proves_nothing_while_a_worker_is_busy_the_deadline_of_what_it_does_counts() {
-    let stage = || {
-        let mut stage = Stage::of(40);
-        (stage.beats_while_busy, stage.batch_timeout) = (false, secs(20));
-        stage
-    };
+    let stage = || Stage { beats_while_busy: false, batch_timeout: secs(20), ..Stage::of(40) };
     let in_a_run = stage().run_first(Script::at_run(2, RunFault::Freeze)).await;
     let stopped = in_a_run.lives[0].runs[1].at;
     in_a_run.all_done().check(in_a_run.exits == [WorkerExit::Hung], "it hung");
     in_a_run.check_time(in_a_run.lives[0].end() - stopped, secs(20), secs(20) + TICK, "in a run");
 
-    let mut stage = stage();
-    stage.first_item = secs(20);
-    let idle = stage.run_first(Script::later(ms(1_100), Later::Freezes)).await;
+    let late = Stage { first_item: secs(20), ..stage() };
+    let idle = late.run_first(Script::later(ms(1_100), Later::Freezes)).await;
     idle.all_done().check(idle.exits == [WorkerExit::Silent], "it is idle, and falls silent");
 
-    let mut stage = Stage::of(40);
-    stage.beats_while_busy = false;
-    let loading = stage.run_first(Script::loading(Load::Freezes)).await;
+    let loading = stage().run_first(Script::loading(Load::Freezes)).await;
     loading.all_done().check_time(loading.lives[0].end(), secs(600), secs(600) + TICK, "while loading");
 }
 
@@ -153,6 +146,17 @@ async fn a_worker_that_is_told_to_end_has_five_seconds() {
         let told = run.lives[0].told.expect("it was told to end");
         run.check_time(run.lives[0].end() - told, from, to, "it ends");
         run.check(run.exits.is_empty(), "it ended as asked");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_stopped_at_once_kills_its_workers_and_one_that_is_stopped_politely_asks_them() {
+    for (how, told) in [(Stop::Politely, true), (Stop::AtOnce, false)] {
+        let mut stage = Stage::of(400).named(format!("{how:?}"));
+        stage.stop = Some((ms(333), how));
+        let run = stage.run(|_| Script::honest()).await;
+        run.check(run.lives[0].told.is_some() == told, "as it was asked");
+        run.check_time(run.lives[0].end(), ms(333), ms(333), "without delay");
     }
 }
 

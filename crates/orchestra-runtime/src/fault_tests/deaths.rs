@@ -17,12 +17,14 @@ async fn a_worker_that_dies_at_any_point_of_a_run_costs_one_restart_and_one_more
             for (nth, workers, streams) in alone.into_iter().chain(streams) {
                 let dies = Script::at_run(nth, RunFault::Die(point, exit.clone()));
                 let label = format!("{point:?}, {exit}, run {nth} of {workers} with {streams} streams");
-                let stage = Stage { workers, streams, ..Stage::of(120).named(label) };
+                let dynamic = nth == 2; // Outputs of unknown shape travel with the answer.
+                let stage = Stage { workers, streams, dynamic, ..Stage::of(120).named(label) };
                 let run = stage.run_first(dies).await;
                 run.all_done();
                 run.check(run.restarts == 1 && run.starts == workers as u64 + 1, "one is replaced");
                 run.check(run.exits == [exit.clone()], "it is seen how it ended");
-                run.check(run.most_begun() <= 2, "nothing is begun a third time");
+                let is_answered = point == Point::AfterAnswer && streams == 1;
+                run.check(run.most_begun() <= if is_answered { 1 } else { 2 }, "nothing is begun in vain");
                 // The batches that ran, whole or in halves, and the one that waited behind them.
                 run.check(streams > 1 || run.retries <= 3, "only what it held is sent again");
                 let open = run.lives[0].runs.iter().filter(|r| r.answered.is_none()).count();
@@ -34,14 +36,6 @@ async fn a_worker_that_dies_at_any_point_of_a_run_costs_one_restart_and_one_more
             }
         }
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_a_dead_worker_had_answered_is_not_run_again() {
-    let dies = Script::at_run(3, RunFault::Die(Point::AfterAnswer, SEGFAULT));
-    let run = Stage::of(60).run_first(dies).await;
-    run.all_done();
-    run.check(run.most_begun() == 1, "each item is begun once");
 }
 
 #[tokio::test(start_paused = true)]

@@ -73,15 +73,3 @@ async fn an_item_that_gets_its_worker_killed_from_outside_fails_when_nothing_els
         run.check(run.times_begun(50) >= 8, "after many tries");
     }
 }
-
-#[tokio::test(start_paused = true)]
-async fn a_model_that_crashes_on_everything_is_no_fault_of_the_items() {
-    for max in [1, 4, 64] {
-        let mut stage = Stage::of(1_000).named(format!("batches of {max}"));
-        stage.max_batch = max;
-        let run = stage.run(|_| Script::at_every_run(mid_run(SEGFAULT))).await;
-        run.check(run.account.no_device.is_some(), "it is the device, or the model");
-        run.check(run.account.failed.len() <= 2, "hardly an item is blamed");
-        run.check(run.over <= secs(10), "it fails fast");
-    }
-}

@@ -58,35 +58,24 @@ async fn a_successor_that_cannot_load_costs_nothing_and_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_dies_while_it_is_being_recycled_costs_no_item() {
+async fn a_worker_that_dies_while_it_is_being_recycled_costs_no_item_also_where_its_successor_dies() {
     // Batches of 50 ms from 0.1 s on; after the third, at 0.25 s, the successor is started, and it is loaded at 0.35 s.
     for later in (160..420).step_by(10) {
-        for exit in [KILLED, SEGFAULT] {
-            let mut dies = Script::later(ms(later), Later::Dies(exit.clone()));
-            dies.run_takes = ms(50);
-            let run = stage(80, 3, &format!("{exit} at {later} ms")).run_first(dies).await;
-            run.all_done();
-            run.check(run.most_begun() <= 2, "what it held is begun once more");
-            run.check(run.restarts == 0, "its successor takes its place");
-        }
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_worker_that_dies_together_with_its_successor_is_replaced() {
-    for later in (160..280).step_by(10) {
-        let mut dies = Script::later(ms(later), Later::Dies(SEGFAULT));
-        dies.run_takes = ms(50);
-        let successor = Script::loading(Load::Dies(SEGFAULT));
-        let run = stage(80, 3, &format!("at {later} ms"))
-            .run(move |l| match l.nth {
+        for (exit, load) in [(KILLED, Load::Works), (SEGFAULT, Load::Works), (SEGFAULT, Load::Dies(SEGFAULT))]
+        {
+            let label = format!("{exit} at {later} ms, its successor {load:?}");
+            let dies = Script { run_takes: ms(50), ..Script::later(ms(later), Later::Dies(exit)) };
+            let successor = Script::loading(load.clone());
+            let run = stage(80, 3, &label).run(move |l| match l.nth {
                 1 => dies.clone(),
                 2 => successor.clone(),
                 _ => Script::honest(),
-            })
-            .await;
-        run.all_done();
-        run.check(run.most_begun() <= 2, "what it held is begun once more");
+            });
+            let run = run.await;
+            run.all_done();
+            run.check(run.most_begun() <= 2, "what it held is begun once more");
+            run.check(run.restarts == 0 || load != Load::Works, "its successor takes its place");
+        }
     }
 }
 

@@ -115,16 +115,20 @@ async fn deaths_from_outside_before_any_progress_are_forgiven_a_hundred_times() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_device_on_which_every_batch_hangs_is_given_up_or_its_items_fail_by_name() {
-    for batch in [1, 4, 16] {
-        let mut stage = Stage::of(64).named(format!("batches of {batch}"));
-        stage.max_batch = batch;
-        stage.batch_timeout = secs(60);
-        stage.bound = secs(24 * 3600);
-        let run = stage.run(|_| Script::at_every_run(RunFault::Hang)).await;
-        run.check(run.account.no_device.is_some(), "it is the device");
-        run.check(run.account.failed.len() <= 2, "few items are blamed for it");
-        run.check(run.over <= secs(61 * 12), "within a few deadlines");
+async fn a_device_on_which_every_batch_hangs_or_crashes_is_given_up_and_hardly_an_item_is_blamed() {
+    for (fault, within) in
+        [(RunFault::Hang, secs(61 * 12)), (RunFault::Die(Point::MidRun, SEGFAULT), secs(10))]
+    {
+        for max_batch in [1, 4, 16, 64] {
+            let stage =
+                Stage { max_batch, batch_timeout: secs(60), bound: secs(24 * 3600), ..Stage::of(1_000) };
+            let script = Script::at_every_run(fault.clone());
+            let run =
+                stage.named(format!("batches of {max_batch}: {fault:?}")).run(move |_| script.clone()).await;
+            run.check(run.account.no_device.is_some(), "it is the device, or the model");
+            run.check(run.account.failed.len() <= 2, "few items are blamed for it");
+            run.check(run.over <= within, "within a few deadlines");
+        }
     }
 }
 

@@ -58,10 +58,3 @@ async fn a_batch_that_hangs_is_taken_away_at_its_own_deadline_while_others_go_on
         }
     }
 }
-
-#[tokio::test(start_paused = true)]
-async fn an_answer_for_a_batch_that_waits_is_one_of_a_worker_that_has_lost_its_way() {
-    let run = stage(120, 2).run_first(Script::at_run(2, RunFault::AnswersFor(Other::Next))).await;
-    run.all_done();
-    run.check(matches!(&run.exits[..], [WorkerExit::Garbled(_)]), "it is not believed");
-}

@@ -143,11 +143,6 @@ mod tests {
     }
 
     #[test]
-    fn nothing_seen_is_nothing_known() {
-        assert_eq!(UseTally::default().usage(), DeviceUse::default());
-    }
-
-    #[test]
     fn means_are_over_the_looks_that_told_and_maxima_stay() {
         let mut tally = UseTally::default();
         tally.gpu(&gpu(1, Some(0), Some(50_000)));

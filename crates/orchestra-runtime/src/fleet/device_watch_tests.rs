@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use orchestra_machine::FakeProbe;
 
 use super::*;
+use crate::fault_tests::gpus::Gpus;
 
 fn gpu(n: usize) -> Gpu {
     let (memory_total, memory_free) = (24 << 30, 20 << 30);
@@ -139,24 +140,11 @@ fn workers_are_measured_by_their_processes() {
     assert_eq!(watch.usage(DeviceId(0)).worker_memory_max, Some(workers[0].resident_bytes));
 }
 
-/// A driver that calls processes by other numbers.
-struct Outside(FakeProbe);
-
-impl GpuProbe for Outside {
-    fn ids_are_ours(&self) -> bool {
-        false
-    }
-
-    fn gpus(&self) -> Result<Vec<Gpu>, ProbeError> {
-        self.0.gpus()
-    }
-}
-
 #[test]
 fn in_a_container_another_process_of_the_same_number_is_not_taken_for_a_worker() {
-    let (watch, probe) = watch(1);
+    let ((watch, _), gpus) = (watch(1), Gpus::new(1, 24));
     let pid = std::process::id();
-    probe.change("GPU-0", |gpu| {
+    gpus.probe.change("GPU-0", |gpu| {
         gpu.processes = vec![orchestra_machine::GpuProcess { pid, memory: Some(9 << 30) }];
     });
     let me = live(1);
@@ -164,8 +152,8 @@ fn in_a_container_another_process_of_the_same_number_is_not_taken_for_a_worker()
         watch.look(DeviceId(1), Some(probe), &[me], || true, Duration::ZERO);
         watch.usage(DeviceId(1)).worker_gpu_memory_max
     };
-    assert_eq!(held(&Outside(probe.clone())), None);
-    assert_eq!(held(&probe), Some(9 << 30));
+    assert_eq!(held(&Gpus { ids_are_ours: false, ..gpus.clone() }), None);
+    assert_eq!(held(&gpus), Some(9 << 30));
 }
 
 /// A driver that answers about all GPUs but one, until it is told to.

@@ -107,13 +107,8 @@ mod tests {
         let end = (1..=100_000).find_map(|n| {
             clocks.sign_of_life = TICK * n;
             clocks.load_waits(LOAD.timeout, TICK * n);
-            Some(TICK * n).zip(clocks.overdue(
-                WorkerPhase::Greeted,
-                &Timeouts::default(),
-                LOAD,
-                None,
-                TICK * n,
-            ))
+            let (phase, timeouts) = (WorkerPhase::Greeted, Timeouts::default());
+            Some(TICK * n).zip(clocks.overdue(phase, &timeouts, LOAD, None, TICK * n))
         });
         let (after, exit) = end.expect("it ends");
         assert!(matches!(exit, WorkerExit::LoadFailed { class: ErrorClass::Transient, .. }), "{exit:?}");

@@ -6,9 +6,9 @@ use std::fs;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{Workplace, all_copied, audited, copying, hurried, until};
+use crate::common::{Workplace, all_copied, audited, bounded, copying, hurried, until};
 use orchestra::{
-    DeviceId, FakeProbe, Gpu, Launcher, Library, Machine, Plan, PlanOptions, RenderStyle, RunOptions,
+    DeviceId, FakeProbe, Gpu, Launcher, Library, Machine, Plan, PlanOptions, RenderStyle, RunHandle,
     RunOutcome, StartOptions, WorkerEvent,
 };
 use orchestra_testkit::faulty::FAULT;
@@ -58,17 +58,16 @@ fn options(launcher: impl Launcher + 'static, probe: &FakeProbe) -> StartOptions
     StartOptions { probe: Some(Arc::new(probe.clone())), ..hurried(launcher) }
 }
 
-fn run_options(plan: &Plan, options: StartOptions) -> RunOptions {
-    let mut options = orchestra::run_options(options, plan, Some(&no_library())).unwrap();
+async fn start(place: &Workplace, plan: Plan, options: StartOptions) -> RunHandle {
+    let mut options = orchestra::run_options(options, &plan, Some(&no_library())).unwrap();
     options.devices.look_every = Duration::from_millis(5);
-    options
-}
-
-async fn run(place: &Workplace, plan: Plan, options: StartOptions) -> RunOutcome {
-    let options = run_options(&plan, options);
     let run = place.prepare(Arc::new(plan)).unwrap().start(options).await.unwrap();
     place.watch(&run);
-    crate::common::bounded("the run ends", run.wait()).await
+    run
+}
+
+async fn ended(run: RunHandle, code: i32) -> RunOutcome {
+    Workplace::ended_with(bounded("the run ends", run.wait()), code).await
 }
 
 /// The cores on which a process may run, as the kernel writes them.
@@ -96,7 +95,7 @@ fn the_workers_of_each_device_are_kept_on_the_cores_of_its_node() {
                 notes.lock().unwrap().push((*device, allowed(*pid)));
             }
         }));
-        Workplace::ended_with(run(&place, plan(&place, &machine), options), 0).await;
+        ended(start(&place, plan(&place, &machine), options).await, 0).await;
         all_copied(&place, ITEMS, "kept on cores");
         let mut seen = seen.lock().unwrap().clone();
         seen.sort();
@@ -112,18 +111,14 @@ fn what_a_run_takes_can_be_seen_while_it_runs() {
         let probe = FakeProbe::new(vec![gpu(0)]);
         // It waits for us: the run does not end before its GPU is lost.
         let workers = place.faulty_workers(&[(FAULT, "hang-on-batch:1")]);
-        let prepared = place.prepare(Arc::new(plan(&place, &machine(1)))).unwrap();
-        let options = run_options(&prepared.plan, options(workers, &probe));
-        let run = prepared.start(options).await.unwrap();
-        place.watch(&run);
+        let run = start(&place, plan(&place, &machine(1)), options(workers, &probe)).await;
         let snapshots = run.snapshots();
         until("the GPU is seen", || snapshots.borrow().devices[0].gpu == Some(gpu(0))).await;
         probe.change(&uuid(0), |gpu| gpu.memory_free = 1 << 30);
         let used = || snapshots.borrow().devices[0].gpu.as_ref().map(Gpu::memory_used);
         until("its memory changes", || used() == Some(23 << 30)).await;
         probe.lose(&uuid(0));
-        let outcome = Workplace::ended_with(crate::common::bounded("the run ends", run.wait()), 69).await;
-        assert_eq!(outcome.report.devices[0].usage.memory_used_max, Some(23 << 30));
+        assert_eq!(ended(run, 69).await.report.devices[0].usage.memory_used_max, Some(23 << 30));
     });
 }
 
@@ -153,14 +148,11 @@ fn loaders_are_kept_on_the_node_of_the_gpus_if_all_of_these_are_on_one() {
         assert_eq!(plan.loader_affinity.as_ref().map(|near| near.node), Some(1));
         let probe = FakeProbe::new(vec![gpu(0)]);
         let workers = place.faulty_workers(&[(FAULT, "hang-on-batch:1")]);
-        let prepared = place.prepare(Arc::new(plan)).unwrap();
-        let options = run_options(&prepared.plan, options(workers, &probe));
-        let run = prepared.start(options).await.unwrap();
-        place.watch(&run);
+        let run = start(&place, plan, options(workers, &probe)).await;
         until("the loader is on its core", || threads_on("loader") == [last.to_string()]).await;
         let snapshots = run.snapshots();
         until("the GPU is seen", || snapshots.borrow().devices[0].gpu.is_some()).await;
         probe.lose(&uuid(0));
-        Workplace::must_end_with(&crate::common::bounded("the run ends", run.wait()).await, 69);
+        ended(run, 69).await;
     });
 }

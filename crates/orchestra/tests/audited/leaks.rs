@@ -125,13 +125,23 @@ fn a_run_that_is_aborted_while_a_decoder_hangs_leaves_nothing() {
 }
 
 #[test]
-fn a_run_that_is_dropped_leaves_nothing() {
-    audited(async {
-        let place = workplace();
-        drop(under_way(&place).await);
-        until("the output folder is free", || place.prepare(Arc::new(place.plan())).is_ok()).await;
-        completes(&place).await;
-    });
+fn a_run_that_is_dropped_or_whose_wait_is_given_up_leaves_nothing() {
+    [false, true].into_iter().for_each(|waits| audited(is_dropped(waits)));
+}
+
+async fn is_dropped(waits: bool) {
+    let place = workplace();
+    let run = under_way(&place).await;
+    if waits {
+        let waiting = tokio::spawn(run.wait());
+        tokio::task::yield_now().await;
+        waiting.abort();
+        assert!(waiting.await.unwrap_err().is_cancelled());
+    } else {
+        drop(run);
+    }
+    until("the output folder is free", || place.prepare(Arc::new(place.plan())).is_ok()).await;
+    completes(&place).await;
 }
 
 #[test]

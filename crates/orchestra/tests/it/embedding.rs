@@ -66,21 +66,6 @@ async fn a_run_can_be_stopped_at_any_moment_of_its_start() {
     records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_is_aborted_when_the_wait_for_it_is_given_up() {
-    let place = workplace();
-    place.gate().close_after(SOME).unwrap();
-    let run = place.start().await;
-    let waiting = tokio::spawn(run.wait());
-    some_results(&place).await;
-    waiting.abort();
-    assert!(waiting.await.unwrap_err().is_cancelled());
-    until("the workers are gone", || place.workers().is_empty()).await;
-    until("the output folder is free", || place.prepare(Arc::new(place.plan())).is_ok()).await;
-    place.gate().open().unwrap();
-    completes(&place).await;
-}
-
 #[test]
 fn a_host_that_drops_its_whole_runtime_hangs_nowhere_and_leaves_no_worker() {
     // Three models in a row with one slot each: a thread that waits for a row in the middle must be woken.

@@ -454,10 +454,10 @@ pub fn hurried(launcher: impl Launcher + 'static) -> StartOptions {
 }
 
 /// The same for workers with this fault in a workplace of [`copying`]: if they hang or say nothing, they are given up after five seconds, which
-/// an honest one beside them on a busy machine does not need. One that waits for a frame to die at hangs where no frame follows.
+/// an honest one beside them on a busy machine does not need.
 pub fn impatient(place: &mut Workplace, fault: &str, launcher: impl Launcher + 'static) -> StartOptions {
     let mut options = hurried(launcher);
-    if ["hang-on-batch", "never-hello", "unread"].iter().any(|silent| fault.contains(silent)) {
+    if ["hang-on-batch", "never-hello"].iter().any(|silent| fault.contains(silent)) {
         place.set("batch_timeout = \"1h\"", "batch_timeout = \"5s\"");
         options.timeouts.handshake = Duration::from_secs(5);
     }
