@@ -176,7 +176,7 @@ impl RunCommand<'_> {
                 trace: telemetry.tracer(),
                 group_owner: GroupOwner::Run,
                 tasks_only: tasks_alone(args, &plan),
-                first_part: first.map(|first| Arc::new(first.outcome.report.clone())),
+                first_part: first.map(|first| Arc::new(first.outcome.clone())),
                 ..StartOptions::default()
             };
             let options = orchestra::run_options(options, &plan, library.as_ref())

@@ -13,13 +13,13 @@ use orchestra_store::Extent;
 use tokio::time::Instant;
 
 use crate::account::stats::Stats;
-use crate::account::status::RunStatus;
 use crate::child::spawn::ProcessLauncher;
 use crate::events::{EventHook, WorkerEvent};
 use crate::fleet::device_watch::{DeviceOptions, DeviceWatch};
 use crate::fleet::launcher::Engines;
 use crate::flow::loader::AloneTurns;
 use crate::messages::{LimitReached, Stopped};
+use crate::start::RunOutcome;
 use crate::tasks::board::TaskBoard;
 use crate::tasks::groups::GroupOwner;
 use crate::trace::{MaybeTracer, RunBegan, Tracer, WorkerStep, WorkerTrace};
@@ -73,8 +73,8 @@ pub struct RunOptions {
     pub group_owner: GroupOwner,
     /// Run the tasks of the plan, and none of its pipelines.
     pub tasks_only: bool,
-    /// What the first part of this start has done: the tasks that the rest of the file was planned with. See [`Plan::deferred`].
-    pub first_part: Option<Arc<RunStatus>>,
+    /// What the first part of this start has come to: the tasks that the rest of the file was planned with. See [`Plan::deferred`].
+    pub first_part: Option<Arc<RunOutcome>>,
     pub timeouts: Timeouts,
     pub restart: RestartPolicy,
     /// Follows the run, its batches and its items. Without a tracer nothing is noted for it.

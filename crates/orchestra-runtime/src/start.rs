@@ -1,6 +1,7 @@
 //! A run that is prepared, at work, and ended: the actor tree is started here, and its end is written into `run.json`. What blocks is in
 //! `start/prepare.rs`, before the first actor.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ use crate::messages::{PipelineEnd, RootMsg};
 use crate::root::{Orchestra, RootArgs, RunEnding};
 use crate::run_end::{TellTheEnd, judge, lifted, not_started};
 use crate::tasks::actor::TasksEnd;
-use crate::tasks::board::TaskReport;
+use crate::tasks::board::{TaskReport, TaskStanding};
 use crate::tasks::earlier::KnownTasks;
 
 mod discard;
@@ -82,6 +83,8 @@ pub struct StopHandle(ActorRef<RootMsg>);
 pub struct RunOutcome {
     pub report: RunStatus,
     /// Exit code of the command: 0, 65, 69, 70, 75 or 130.
+    /// Where each task stands of which an attempt has ended, by its id.
+    pub tasks: BTreeMap<String, TaskStanding>,
     pub exit_code: i32,
     /// What stopped it, where it is not complete, in words.
     pub problems: Vec<String>,
@@ -89,7 +92,7 @@ pub struct RunOutcome {
     pub lifted_limits: Vec<String>,
     /// Its records may be wrong, or come to no result: no start goes on with them.
     pub must_start_over: bool,
-    /// This was the first of two parts: the file is to be planned again, and started with this report as [`RunOptions::first_part`]. See
+    /// This was the first of two parts: the file is to be planned again, and started with this outcome as [`RunOptions::first_part`]. See
     /// [`Plan::deferred`].
     pub goes_on: bool,
 }
@@ -259,7 +262,8 @@ impl RunHandle {
         }
         self.end.tell(counts, Some(exit_code), &problems);
         self.history.end(exit_code);
-        RunOutcome { report, exit_code, problems, lifted_limits, must_start_over, goes_on }
+        let tasks = ending.tasks.ended;
+        RunOutcome { report, tasks, exit_code, problems, lifted_limits, must_start_over, goes_on }
     }
 }
 

@@ -138,8 +138,8 @@ pub struct StartOptions {
     pub group_owner: GroupOwner,
     /// Run the tasks of the plan, and none of its pipelines.
     pub tasks_only: bool,
-    /// The report of the first part, where the run has two: see [`RunOutcome::goes_on`].
-    pub first_part: Option<Arc<RunStatus>>,
+    /// The outcome of the first part, where the run has two: see [`RunOutcome::goes_on`].
+    pub first_part: Option<Arc<RunOutcome>>,
     /// Never use the network.
     pub offline: bool,
     /// ONNX Runtime's shared library; `None` searches for it, and fetches it if need be.

@@ -224,7 +224,7 @@ impl RunStatus {
     fn of(context: &RunContext, counts: Counts) -> Self {
         let (plan, stats) = (&context.plan, &context.stats);
         let elapsed = context.clock.now();
-        let first_part = context.options.first_part.as_ref().map_or(0.0, |first| first.seconds);
+        let first_part = context.options.first_part.as_ref().map_or(0.0, |first| first.report.seconds);
         let seconds_items = match stats.pipelines_ended.time() {
             ended if !ended.is_zero() && !plan.tasks.is_empty() => ended.as_secs_f64(),
             _ => elapsed.as_secs_f64(),

@@ -60,6 +60,8 @@ pub struct TasksEnd {
     pub was_stopped: bool,
     /// Tasks that have failed, and those that were not started for that.
     pub failed: u64,
+    /// Where each task stands of which an attempt has ended, by its id.
+    pub ended: BTreeMap<String, TaskStanding>,
     pub problem: Option<TasksProblem>,
 }
 
@@ -367,6 +369,7 @@ impl TasksState {
             After::Failed { .. } => TaskStanding::Failed,
             After::Stopped => TaskStanding::Stopped,
         };
+        self.end.ended.insert(id.clone(), standing);
         board.ended(task, standing, class, &plan.tasks[task], &entry);
         let (attempt, seconds) = (entry.started.attempt, entry.milliseconds as f64 / 1e3);
         match after {

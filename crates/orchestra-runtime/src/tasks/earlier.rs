@@ -12,7 +12,7 @@ use orchestra_plan::{Plan, TaskHistory, TaskPlan, TasksPlan};
 use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStarted};
 use orchestra_worker::keeper::{CommandEnd, holders, is_stopped, kill_tree};
 
-use crate::account::status::RunStatus;
+use crate::start::RunOutcome;
 use crate::tasks::best::{self, LastEnd};
 use crate::tasks::board::TaskStanding;
 use crate::tasks::part_schedule::pipelines_of;
@@ -77,11 +77,9 @@ pub fn open(plan: &TasksPlan, output: &Path) -> io::Result<KnownTasks> {
 
 impl KnownTasks {
     /// What the first part of this start has done is done; what was done before may be outdated by what a pipeline has to do.
-    pub fn take_over(&mut self, plan: &TasksPlan, first_part: &RunStatus) {
-        let new = first_part.tasks.iter().filter(|task| !task.before);
-        let states: BTreeMap<&str, TaskStanding> = new.map(|task| (&task.task[..], task.state)).collect();
+    pub fn take_over(&mut self, plan: &TasksPlan, first_part: &RunOutcome) {
         for (task, known) in plan.tasks.iter().zip(&mut self.known) {
-            known.first_part = states.get(&task.id[..]).copied();
+            known.first_part = first_part.tasks.get(&task.id).copied();
             known.is_done |= known.first_part == Some(TaskStanding::Done);
         }
     }
