@@ -19,6 +19,7 @@ use crate::fleet::device_watch::{DeviceOptions, DeviceWatch};
 use crate::fleet::launcher::Engines;
 use crate::flow::loader::AloneTurns;
 use crate::messages::{LimitReached, Stopped};
+use crate::panics::RunBug;
 use crate::start::RunOutcome;
 use crate::tasks::board::TaskBoard;
 use crate::tasks::groups::GroupOwner;
@@ -115,6 +116,7 @@ pub struct RunContext {
     pub watch: Arc<DeviceWatch>,
     pub tasks: Arc<TaskBoard>,
     pub loads_alone: AloneTurns,
+    pub bug: RunBug,
     next_worker: AtomicU32,
 }
 
@@ -142,6 +144,7 @@ impl RunContext {
             watch,
             tasks: Arc::default(),
             loads_alone: AloneTurns::default(),
+            bug: RunBug::default(),
             next_worker: AtomicU32::new(0),
         }
     }

@@ -1,6 +1,7 @@
 //! Panics outside of actors, which no supervisor hears of: they become errors, so that nothing waits for what is lost with them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
 
 use ractor::ActorRef;
 use rustix::io::Errno;
@@ -15,6 +16,24 @@ pub fn caught<T>(what: &str, work: impl FnOnce() -> T) -> Result<T, String> {
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         format!("{what} panicked: {}", text.unwrap_or("it does not say why"))
     })
+}
+
+/// The first panic of a thread that serves a whole run: no pipeline that is built anew would have it back. The root looks for it, and ends the run.
+#[derive(Debug, Clone, Default)]
+pub struct RunBug(Arc<OnceLock<String>>);
+
+impl RunBug {
+    pub fn get(&self) -> Option<&String> {
+        self.0.get()
+    }
+
+    /// Notes a panic in `work`, which is that of such a thread. Gives what it says.
+    pub fn caught(&self, what: &str, work: impl FnOnce()) -> Result<(), String> {
+        caught(what, work).inspect_err(|bug| {
+            tracing::error!(error = %bug, "a thread of the run failed; this is a bug");
+            self.0.get_or_init(|| bug.clone());
+        })
+    }
 }
 
 /// Whether something ended because the system starts no further thread or process for this user: that is no bug of ours.

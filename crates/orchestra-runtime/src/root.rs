@@ -12,7 +12,7 @@ use std::time::Duration;
 use orchestra_core::{DeviceId, PipelineId};
 use orchestra_store::{Counts, OutputFolder};
 use ractor::concurrency::JoinHandle;
-use ractor::{Actor, ActorProcessingErr, ActorRef, MessagingErr, SupervisionEvent};
+use ractor::{Actor, ActorProcessingErr, ActorRef, ActorStatus, MessagingErr, SupervisionEvent};
 use tokio::sync::{oneshot, watch};
 
 use crate::account::status::RunStatus;
@@ -123,14 +123,8 @@ impl Actor for Orchestra {
         };
         match (args.tasks, state.context.options.keepers.clone()) {
             (Some(known), Some(launcher)) => {
-                let devices = state.devices.clone();
-                let args = TasksActorArgs {
-                    context: Arc::clone(&state.context),
-                    launcher,
-                    known,
-                    devices,
-                    root: me.clone(),
-                };
+                let (context, root) = (Arc::clone(&state.context), me.clone());
+                let args = TasksActorArgs { context, launcher, known, devices: state.devices.clone(), root };
                 state.tasks = Some(Actor::spawn_linked(None, Tasks, args, me.get_cell()).await?.0);
             }
             _ => state.tasks_end = Some(TasksEnd::default()),
@@ -182,18 +176,15 @@ impl Actor for Orchestra {
                 state.stop_pipelines(|| PipelineMsg::Stop);
                 state.tell_tasks(TasksMsg::Stop);
                 // Commands have a grace of their own, and those that need it longer get it.
-                let of_tasks = state
-                    .context
-                    .plan
-                    .tasks
-                    .tasks
-                    .iter()
-                    .map(|task| task.grace + Duration::from_secs(1))
-                    .max();
+                let tasks = &state.context.plan.tasks.tasks;
+                let of_tasks = tasks.iter().map(|task| task.grace + Duration::from_secs(1)).max();
                 let grace = state.context.plan.limits.grace.max(of_tasks.unwrap_or_default());
                 state.grace.get_or_insert_with(|| me.send_after(grace, || RootMsg::GraceOver));
             }
-            RootMsg::Look => state.look(),
+            RootMsg::Look => {
+                state.look();
+                state.look_for_a_bug();
+            }
             RootMsg::GraceOver => state.grace_over(),
             RootMsg::Abort => state.abort(),
             RootMsg::JournalClosed(result, folder) => {
@@ -252,7 +243,11 @@ impl RootState {
         }
     }
 
-    fn tasks_ended(&mut self, end: TasksEnd) {
+    fn tasks_ended(&mut self, mut end: TasksEnd) {
+        if let Some(bug) = self.bug.as_ref().filter(|_| end.was_stopped) {
+            let problem = end.problem.unwrap_or_else(|| TasksProblem::Bug(bug.to_string()));
+            end = TasksEnd { was_stopped: false, problem: Some(problem), ..end };
+        }
         self.tasks_end.get_or_insert(end);
         self.end_devices_without_pipelines();
     }
@@ -395,6 +390,20 @@ impl RootState {
             self.bug.get_or_insert_with(|| bug("a device manager"));
             // Each ends with its loaders, and says so.
             self.abort();
+        }
+    }
+
+    /// Where a thread of the run has panicked, all is aborted. A pipeline whose actor is gone may wait for that thread: nothing else would end it.
+    fn look_for_a_bug(&mut self) {
+        let Some(bug) = self.context.bug.get().cloned().map(PipelineEnd::Bug) else { return };
+        if self.bug.is_none() {
+            self.bug = Some(bug.clone());
+            self.abort();
+        }
+        for (id, actor) in self.pipelines.clone() {
+            if actor.get_status() == ActorStatus::Stopped && !self.ended.contains_key(&id) {
+                self.record_end(id, bug.clone());
+            }
         }
     }
 

@@ -163,6 +163,7 @@ fn bug(why: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::io;
 
     use rustix::io::Errno;
 
@@ -172,7 +173,11 @@ mod tests {
     #[test]
     fn tasks_whose_ends_cannot_be_noted_are_tried_again_and_those_that_fell_over_are_a_bug() {
         for (problem, code, says) in [
-            (TasksProblem::Journal("no room".to_owned()), 75, "no room"),
+            (
+                TasksProblem::of(&io::Error::other("no room")),
+                75,
+                "the journal of tasks could not be written: no room",
+            ),
             (TasksProblem::Bug("it fell over".to_owned()), 70, "internal error: it fell over"),
             (
                 TasksProblem::Bug(format!("it fell over: {}", Errno::AGAIN)),

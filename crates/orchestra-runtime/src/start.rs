@@ -17,7 +17,7 @@ use crate::account::meter::{Meter, Remains};
 use crate::account::status::RunStatus;
 use crate::context::{RunContext, RunOptions};
 use crate::fleet::device_watch::DeviceWatcher;
-use crate::flow::committer::{self, Traces};
+use crate::flow::committer::{self, CommitterHandle, Traces};
 use crate::flow::listing::Listing;
 use crate::flow::result_files::sink_file;
 use crate::flow::run_endpoints::RunEndpoints;
@@ -58,6 +58,7 @@ pub struct Prepared {
 pub struct RunHandle {
     context: Arc<RunContext>,
     pub(crate) root: AbortOnDrop,
+    pub(crate) committer: CommitterHandle,
     snapshots: watch::Receiver<RunStatus>,
     done: oneshot::Receiver<RunEnding>,
     end: TellTheEnd,
@@ -82,9 +83,9 @@ pub struct StopHandle(ActorRef<RootMsg>);
 #[derive(Debug, Clone)]
 pub struct RunOutcome {
     pub report: RunStatus,
-    /// Exit code of the command: 0, 65, 69, 70, 75 or 130.
     /// Where each task stands of which an attempt has ended, by its id.
     pub tasks: BTreeMap<String, TaskStanding>,
+    /// Exit code of the command: 0, 65, 69, 70, 75 or 130.
     pub exit_code: i32,
     /// What stopped it, where it is not complete, in words.
     pub problems: Vec<String>,
@@ -176,7 +177,7 @@ impl Prepared {
         let opened =
             tokio::task::spawn_blocking(move || RunFiles::open(&of.plan, journal, &of.run_id, &of.stats));
         let files = opened.await.map_err(io::Error::other)?.map_err(StartRunError::Rows)?;
-        let (committer, _thread) = committer::start(files, Arc::clone(&context.stats), traces)?;
+        let committer = committer::start(files, Arc::clone(&context.stats), traces, context.bug.clone())?;
         let (publish, snapshots) = watch::channel(RunStatus::now(&context));
         let (done_sender, done) = oneshot::channel();
         if let Some(tasks) = &self.tasks {
@@ -184,7 +185,7 @@ impl Prepared {
         }
         let args = RootArgs {
             context: Arc::clone(&context),
-            endpoints: Arc::new(RunEndpoints::new(&context, committer, self.listings)),
+            endpoints: Arc::new(RunEndpoints::new(&context, committer.clone(), self.listings)),
             tasks: self.tasks,
             publish,
             done: done_sender,
@@ -194,7 +195,7 @@ impl Prepared {
         let end = TellTheEnd::of(&context);
         let watcher = DeviceWatcher::start(&context)?;
         let history = HistoryWriter::start(&context, events);
-        Ok(RunHandle { context, root, snapshots, done, end, watcher, history, started_unix_ms })
+        Ok(RunHandle { context, root, committer, snapshots, done, end, watcher, history, started_unix_ms })
     }
 }
 
@@ -219,16 +220,24 @@ impl RunHandle {
         Meter::of(&self.context)
     }
 
+    /// The root fell over to a bug, and its actors with it: closes the journal in its place.
+    async fn root_failed(&self) -> RunEnding {
+        let (tell, told) = oneshot::channel();
+        let closed = move |journal, folder| drop(tell.send((journal, folder))); // Nobody else waits for it.
+        self.committer.close(None, Box::new(closed));
+        let lost = |_| (Err("the journal was not closed; the run can be resumed".into()), None);
+        let (journal, folder) = told.await.unwrap_or_else(lost);
+        let bug = PipelineEnd::Bug("the root of the actor tree fell over".into());
+        let (pipelines, tasks) = ([(PipelineId(0), bug)].into(), TasksEnd::default());
+        RunEnding { pipelines, tasks, failure_limit: None, journal, folder }
+    }
+
     /// Waits for the end, and writes `run.json`.
     pub async fn wait(mut self) -> RunOutcome {
-        let mut ending = (&mut self.done).await.unwrap_or_else(|_| RunEnding {
-            pipelines: [(PipelineId(0), PipelineEnd::Bug("the root of the actor tree fell over".into()))]
-                .into(),
-            tasks: TasksEnd::default(),
-            failure_limit: None,
-            journal: Err("the journal was not closed; the run can be resumed".into()),
-            folder: None,
-        });
+        let mut ending = match (&mut self.done).await {
+            Ok(ending) => ending,
+            Err(_) => self.root_failed().await,
+        };
         // Unlocked when all that follows is written.
         let _folder = ending.folder.take();
         let counts = match &ending.journal {

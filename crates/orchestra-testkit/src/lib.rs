@@ -5,7 +5,7 @@
 //! - [`bait`]: what hostile code is after, and what it may get at where nothing confines it.
 //! - [`trap_operator`]: an operator of ONNX Runtime that crashes and hangs on demand.
 //! - [`faulty`]: a worker that misbehaves on purpose; [`gate`]: makes a run wait for the test; [`hold`]: stops a thread.
-//! - [`leaks`]: whether anything is left behind; [`processes`]: what `/proc` shows.
+//! - [`leaks`]: whether anything is left behind; [`processes`]: what `/proc` shows; [`production`]: the sources without their tests.
 //! - [`records`]: what lies in an output folder; [`striker`]: kills and stops workers;
 //!   [`worker_client`]: speaks to one; [`workflow_file`]: a table after the other.
 //! - [`size`]: how large a test is, and whose turn it is to storm the machine; [`skip`]: the only way in which a test is skipped.
@@ -20,6 +20,7 @@ pub mod leaks;
 pub mod models;
 pub mod onnx;
 pub mod processes;
+pub mod production;
 pub mod programs;
 pub mod records;
 pub mod size;

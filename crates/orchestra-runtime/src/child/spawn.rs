@@ -351,4 +351,10 @@ mod tests {
         let mut child = thread::spawn(start).join().unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
     }
+
+    #[test]
+    fn a_panic_where_processes_are_started_costs_no_later_one() {
+        assert!(on_spawner(|| -> io::Result<()> { panic!("a bug, as asked") }).is_err());
+        assert_eq!(on_spawner(|| Ok(7)).unwrap(), 7);
+    }
 }

@@ -45,15 +45,6 @@ async fn nothing_is_believed_that_comes_right_behind_nonsense() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_program_that_panics_when_it_is_told_of_workers_costs_no_item_and_no_worker() {
-    let mut stage = Stage::of(40);
-    stage.hook_panics = true;
-    let run = stage.run(|_| Script::honest()).await;
-    run.all_done();
-    run.check((run.restarts, run.retries) == (0, 0), "no worker is replaced");
-}
-
-#[tokio::test(start_paused = true)]
 async fn half_an_answer_is_no_result_when_nothing_follows() {
     let end = with_fault(RunFault::Die(Point::MidAnswer, WorkerExit::Code(1)), false).await;
     end.all_done().check(end.exits == [WorkerExit::Code(1)], "it ended by itself");
@@ -85,14 +76,6 @@ async fn an_answer_with_an_odd_output_fails_its_items_by_name_and_the_worker_liv
     }
     let run = with_fault(RunFault::AnswersOddly(Odd::Missing), true).await;
     run.all_done_but(8..12).failed_as(FailureKind::Result);
-}
-
-#[tokio::test(start_paused = true)]
-async fn outputs_of_unknown_shape_reach_the_right_items_through_deaths() {
-    for point in Point::ALL {
-        let run = with_fault(RunFault::Die(point, SEGFAULT), true).await;
-        run.all_done();
-    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,9 +27,9 @@ pub fn plan_of_requests(stage: &Stage) -> Plan {
     fake::plan_of(&settings(flow, stage), &host)
 }
 
-/// The plan of any workflow on the CPU, with its results in `output`; else what is wrong with it.
-pub fn plan_of_text(workflow: &str, output: &Path) -> Result<Plan, String> {
-    let host = fake::FakeHost { devices: 0, dynamic: false, memory: 0 };
+/// The plan of any workflow on a machine with so many GPUs, with its results in `output`; else what is wrong with it.
+pub fn plan_of_text(workflow: &str, devices: usize, output: &Path) -> Result<Plan, String> {
+    let host = fake::FakeHost { devices, dynamic: false, memory: 80 << 30 };
     let options = PlanOptions { output: Some(output.to_owned()), ..PlanOptions::default() };
     let (plan, diags) = orchestra_plan::plan(workflow, Path::new("/fake/flow.toml"), &options, &host);
     plan.ok_or_else(|| diags.render(RenderStyle::Plain))

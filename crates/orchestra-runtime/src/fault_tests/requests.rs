@@ -16,6 +16,7 @@ use super::fake_plan::plan_of_requests;
 use super::fake_process::{FakeEngine, Launch, options_with};
 use super::fake_worker::answer_to;
 use super::log::Log;
+use super::panics::{BUG, Throws};
 use super::script::*;
 use super::stage::Stage;
 use crate::context::RunOptions;
@@ -220,6 +221,24 @@ async fn what_waits_for_a_row_or_an_answer_is_told_when_the_flow_ends() {
     }
     assert_eq!(ask(&flow, 0).await, Err(ProcessError::Over("enough".to_owned())));
     Arc::into_inner(flow).unwrap().close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_a_pipeline_that_falls_over_are_asked_again_and_of_one_that_always_does_are_told_so() {
+    for times in [3, 4] {
+        let plan = plan_of_requests(&Stage::of(0));
+        let options = options_with(&plan, FakeEngine::new(Log::start(), |_| Script::honest()));
+        let run = RunOptions { trace: Some(Arc::new(Throws::new("batcher", times))), ..options };
+        let flow = RequestFlow::start(plan, RequestFlowOptions { run, most_requests: 1024 }).await.unwrap();
+        for (item, answer) in (0..).zip(join_all((0..200).map(|item| ask(&flow, item))).await) {
+            match answer {
+                Ok(records) => assert!(times == 3 && is_answer(&records, item)),
+                Err(over) => assert!(times == 4 && over.to_string().contains(BUG), "{over}"),
+            }
+        }
+        all_is_home(&flow);
+        flow.close().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

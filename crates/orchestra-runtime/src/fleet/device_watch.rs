@@ -261,8 +261,8 @@ impl DeviceWatcher {
         let mut watcher = Self { stop: Arc::default(), threads: Vec::new() };
         for (device, plan) in (0..).map(DeviceId).zip(&context.plan.devices) {
             let (watch, stats) = (Arc::clone(&context.watch), Arc::clone(&context.stats));
-            let (clock, options, stop) =
-                (context.clock, context.options.devices.clone(), Arc::clone(&watcher.stop));
+            let (clock, options) = (context.clock, context.options.devices.clone());
+            let (stop, bug) = (Arc::clone(&watcher.stop), context.bug.clone());
             let look_on = move || {
                 let on = stats.device(device);
                 let is_settled = || on.ready.get() > 0 && on.starting() == 0;
@@ -278,6 +278,7 @@ impl DeviceWatcher {
                 }
             };
             let name = format!("look {}", plan.spec.name);
+            let look_on = move || drop(bug.caught("the look at a device", look_on));
             let thread = thread::Builder::new().name(name).spawn(look_on)?.thread().clone();
             // `ask` wakes it.
             context.watch.devices[device.index()].looker.get_or_init(|| thread.clone());

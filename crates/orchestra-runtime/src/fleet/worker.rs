@@ -326,13 +326,14 @@ impl Life {
     /// From now on it takes batches.
     fn open(&mut self, warmed: usize) {
         self.enter(WorkerPhase::Serving);
+        // At once: its end takes this back, also after a panic in what follows.
+        self.stats().ready.add(1);
         let WorkerArgs { context, serve, worker, device, .. } = &self.args;
         let (worker, device, after) = (*worker, *device, self.clocks.phase.saturating_sub(self.started));
         context.tell(|| WorkerEvent::Ready { worker, after });
         self.args.trace(|| WorkerStep::Loaded);
         let is_warm = serve.load.padded_to.is_none_or(|rows| rows <= warmed);
         drop(self.args.manager.cast(DeviceMsg::WorkerReady { worker, is_warm }));
-        self.stats().ready.add(1);
         let (orders, outputs) = (self.orders.clone(), Arc::clone(&self.outputs));
         self.tell_batcher(BatcherMsg::WorkerReady { worker, device, orders, outputs });
     }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::{JoinHandle, Thread};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use orchestra_core::PipelineId;
@@ -16,7 +16,7 @@ use crate::context::RunClock;
 use crate::flow::ends::{Hurry, WhenClosed};
 use crate::flow::run_files::RunFiles;
 use crate::messages::{HeldBatch, PipelineEnd};
-use crate::panics::caught;
+use crate::panics::{RunBug, caught};
 use crate::trace::{EndedItems, MaybeTracer};
 
 /// Groups that are joined into one write when they wait already. Where there is no model, or no picture can be read, each is one item.
@@ -143,15 +143,26 @@ pub fn start(
     files: RunFiles,
     stats: Arc<Stats>,
     traces: Traces,
-) -> std::io::Result<(CommitterHandle, JoinHandle<()>)> {
+    bug: RunBug,
+) -> std::io::Result<CommitterHandle> {
     let (queue, receiver) = channel();
     let hurried = Arc::new(AtomicUsize::new(0));
     let waiting = Arc::new(AtomicUsize::new(0));
     let (theirs, unwritten) = (Arc::clone(&hurried), Arc::clone(&waiting));
-    let thread = std::thread::Builder::new()
-        .name("committer".into())
-        .spawn(move || run(files, &stats, &traces, &receiver, &theirs, &unwritten))?;
-    Ok((CommitterHandle { queue, thread: thread.thread().clone(), hurried, waiting }, thread))
+    let thread = std::thread::Builder::new().name("committer".into()).spawn(move || {
+        let (mut files, mut close) = (files, None);
+        // What it had in hand is lost: the root ends the pipelines, which may wait for that. All that comes later has an answer.
+        let mut work =
+            |files: &mut _| run(files, (&stats, &traces), &receiver, &theirs, &unwritten, &mut close);
+        while let Err(why) = bug.caught("the committer", || work(&mut files)) {
+            files.give_up(why);
+        }
+        if let Some((code, told)) = close {
+            let (counts, folder) = files.end(code);
+            told(counts, Some(folder));
+        }
+    })?;
+    Ok(CommitterHandle { queue, thread: thread.thread().clone(), hurried, waiting })
 }
 
 /// The tracer of the run, and its clock.
@@ -162,27 +173,29 @@ pub struct Traces {
     pub is_broken: Cell<bool>,
 }
 
+/// Works until the journal is to be closed, or nobody is left who could ask for that.
 fn run(
-    mut files: RunFiles,
-    stats: &Stats,
-    traces: &Traces,
+    files: &mut RunFiles,
+    (stats, traces): (&Stats, &Traces),
     queue: &Receiver<CommitterJob>,
     hurried: &AtomicUsize,
     waiting: &AtomicUsize,
+    close: &mut Option<(Option<i32>, WhenClosed)>,
 ) {
     let mut synced = Instant::now();
     let mut committed_at = Instant::now();
-    while let Ok(job) = queue.recv() {
+    while close.is_none()
+        && let Ok(job) = queue.recv()
+    {
         let mut jobs = Vec::new();
         let mut then = Vec::new();
-        let mut close = None;
         let mut more_wait = false;
         let mut next = Some(job);
         while let Some(job) = next.take() {
             match job {
                 CommitterJob::Commit(job) => jobs.push(job),
                 CommitterJob::Then(work) => then.push(work),
-                CommitterJob::Close(code, told) => close = Some((code, told)),
+                CommitterJob::Close(code, told) => *close = Some((code, told)),
             }
             more_wait = close.is_some() || !then.is_empty() || jobs.len() >= MOST_JOBS_AT_ONCE;
             if !more_wait {
@@ -193,16 +206,12 @@ fn run(
         let bytes: usize = jobs.iter().map(|job| job.commit.bytes()).sum();
         let now = Instant::now();
         let pause = pause(items, bytes, now - std::mem::replace(&mut committed_at, now));
-        commit(&mut files, stats, traces, jobs, waiting);
+        commit(files, stats, traces, jobs, waiting);
         if synced.elapsed() >= SYNC_EVERY {
             files.sync();
             synced = Instant::now();
         }
-        then.into_iter().for_each(|work: Box<dyn FnOnce(&mut RunFiles) + Send>| work(&mut files));
-        if let Some((code, told)) = close {
-            let (counts, folder) = files.end(code);
-            return told(counts, Some(folder));
-        }
+        then.into_iter().for_each(|work: Box<dyn FnOnce(&mut RunFiles) + Send>| work(files));
         if !more_wait && hurried.load(Ordering::Acquire) == 0 {
             // `hurry`, `then` and `close` unpark this thread.
             std::thread::park_timeout(pause);

@@ -29,7 +29,7 @@ fn plan_in(folder: &Path) -> Arc<Plan> {
         .stage("total", "reduce", "pixels", "op = 'sum'\nover = 'elements'")
         .sink("every", "jsonl", "every")
         .sink("total", "npy", "total.sum");
-    Arc::new(plan_of_text(&flow, folder).unwrap())
+    Arc::new(plan_of_text(&flow, 0, folder).unwrap())
 }
 
 fn open(plan: &Plan) -> Journal {

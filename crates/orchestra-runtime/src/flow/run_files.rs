@@ -64,9 +64,14 @@ impl RunFiles {
             return Err(why.clone());
         }
         caught("internal error: writing results", || work(self)).unwrap_or_else(|bug| {
-            self.broken = Some(bug.clone());
+            self.give_up(bug.clone());
             Err(bug)
         })
+    }
+
+    /// Nothing is written any more, for this reason.
+    pub fn give_up(&mut self, why: String) {
+        self.broken.get_or_insert(why);
     }
 
     /// Commits a group; then rows that are enough for a part file become one, and contributions that are enough for a fold a state. The first

@@ -273,7 +273,7 @@ pub fn is_free(sink: &SinkPlan, run_id: &str, is_new: bool) -> Result<bool, List
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io;
     use std::sync::Mutex;
 
@@ -281,9 +281,13 @@ mod tests {
     use orchestra_store::{Object, ObjectOutput, ObjectPage, ObjectStore, Objects, StoredObject};
 
     use super::*;
+    use crate::fault_tests::panics::Throws;
 
     #[derive(Debug, Default)]
-    struct Memory(Mutex<BTreeMap<String, Vec<u8>>>);
+    pub struct Memory {
+        pub objects: Mutex<BTreeMap<String, Vec<u8>>>,
+        pub throws: Throws,
+    }
 
     impl ObjectStore for Memory {
         fn can_list(&self, _: &str) -> bool {
@@ -291,11 +295,11 @@ mod tests {
         }
 
         fn has(&self, url: &str) -> Result<bool, ListError> {
-            Ok(self.0.lock().unwrap().contains_key(url))
+            Ok(self.objects.lock().unwrap().contains_key(url))
         }
 
         fn objects(&self, prefix: &str) -> Result<Objects, ListError> {
-            let all = self.0.lock().unwrap();
+            let all = self.objects.lock().unwrap();
             let below = all.iter().filter(|(url, _)| url.starts_with(prefix));
             let objects: Vec<_> =
                 below.map(|(url, bytes)| Object { url: url.clone(), bytes: bytes.len() as u64 }).collect();
@@ -303,24 +307,25 @@ mod tests {
         }
 
         fn open(&self, url: &str) -> Result<Box<dyn io::Read>, ListError> {
-            let bytes = self.0.lock().unwrap()[url].clone();
+            let bytes = self.objects.lock().unwrap()[url].clone();
             Ok(Box::new(io::Cursor::new(bytes)))
         }
     }
 
     impl ObjectOutput for Memory {
         fn read(&self, url: &str) -> Result<Option<StoredObject>, ListError> {
-            let bytes = self.0.lock().unwrap().get(url).cloned();
+            let bytes = self.objects.lock().unwrap().get(url).cloned();
             Ok(bytes.map(|bytes| StoredObject { bytes, e_tag: None, version: None }))
         }
 
         fn create(&self, url: &str, bytes: Vec<u8>) -> Result<bool, ListError> {
-            let mut all = self.0.lock().unwrap();
+            self.throws.at("uploads");
+            let mut all = self.objects.lock().unwrap();
             Ok(!all.contains_key(url) && all.insert(url.to_owned(), bytes).is_none())
         }
 
         fn replace(&self, url: &str, bytes: Vec<u8>, before: &StoredObject) -> Result<bool, ListError> {
-            let mut all = self.0.lock().unwrap();
+            let mut all = self.objects.lock().unwrap();
             let is_there = all.get(url) == Some(&before.bytes);
             Ok(is_there && all.insert(url.to_owned(), bytes).is_some())
         }

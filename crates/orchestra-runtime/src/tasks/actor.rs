@@ -75,7 +75,7 @@ pub enum TasksProblem {
 }
 
 impl TasksProblem {
-    fn of(error: &io::Error) -> Self {
+    pub fn of(error: &io::Error) -> Self {
         let inner = error.get_ref();
         match inner.is_some_and(|inner| inner.is::<JoinError>()) {
             true => Self::Bug(format!("an attempt at a task fell over: {error}")),
@@ -402,56 +402,4 @@ fn carry_out(
         let outcome = tokio::spawn(attempt).await.unwrap_or_else(|error| Err(io::Error::other(error)));
         drop(me.cast(TasksMsg::Ended(task, Box::new(outcome)))); // An actor that is gone has ended its commands.
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-
-    use super::*;
-
-    /// Gives on what the actor would get.
-    struct Probe;
-
-    impl Actor for Probe {
-        type Msg = TasksMsg;
-        type State = UnboundedSender<TasksMsg>;
-        type Arguments = UnboundedSender<TasksMsg>;
-
-        async fn pre_start(
-            &self,
-            _: ActorRef<TasksMsg>,
-            to: UnboundedSender<TasksMsg>,
-        ) -> Result<Self::State, ActorProcessingErr> {
-            Ok(to)
-        }
-
-        async fn handle(
-            &self,
-            _: ActorRef<TasksMsg>,
-            message: TasksMsg,
-            to: &mut Self::State,
-        ) -> Result<(), ActorProcessingErr> {
-            drop(to.send(message)); // The test is over.
-            Ok(())
-        }
-    }
-
-    #[tokio::test]
-    async fn an_attempt_that_panics_has_an_end_and_is_a_bug() {
-        let (to, mut messages) = unbounded_channel();
-        let (me, joined) = Actor::spawn(None, Probe, to).await.unwrap();
-        carry_out(&me, 7, async { panic!("no such place") });
-        let Some(TasksMsg::Ended(7, outcome)) = messages.recv().await else { panic!("no end of it") };
-        let problem = TasksProblem::of(&outcome.unwrap_err());
-        assert!(matches!(&problem, TasksProblem::Bug(why) if why.contains("no such place")), "{problem:?}");
-        me.stop(None);
-        joined.await.unwrap();
-    }
-
-    #[test]
-    fn an_end_that_cannot_be_noted_is_no_bug() {
-        let problem = TasksProblem::of(&io::Error::other("disk full"));
-        assert!(matches!(&problem, TasksProblem::Journal(why) if why.ends_with("disk full")), "{problem:?}");
-    }
 }

@@ -50,6 +50,7 @@ impl CommandWatch {
         let seen = Arc::new(WatchedCommands::default());
         let file = Arc::new(LiveFile::new(&context.plan.output));
         let (end, is_over) = channel();
+        let bug = context.bug.clone();
         let looks = {
             let (context, seen, file) = (Arc::clone(context), Arc::clone(&seen), Arc::clone(&file));
             let options = &context.options.devices;
@@ -68,6 +69,7 @@ impl CommandWatch {
                 }
             }
         };
+        let looks = move || drop(bug.caught("the look at the commands", looks));
         let started = thread::Builder::new().name("commands".into()).spawn(looks);
         let end = started.map(|_| end);
         let end = end.inspect_err(|error| tracing::warn!(%error, "running commands are not looked at")).ok();

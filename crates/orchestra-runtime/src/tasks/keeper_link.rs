@@ -110,8 +110,11 @@ mod tests {
             let (ours, theirs) = UnixStream::pair().unwrap();
             let process = Command::new("true").spawn().unwrap();
             let launched = Launched::of(ours, process, AtDrop::Leave).unwrap();
-            let keeper = Keeper::of(launched, Some(fake.path().to_owned())).unwrap();
+            let mut keeper = Keeper::of(launched, Some(fake.path().to_owned())).unwrap();
+            keeper.tell(&ToKeeper::Stop).await.unwrap();
             drop(theirs);
+            // A process that dies with a frame unread resets its socket: that is its end, and no nonsense.
+            assert!(matches!(keeper.child.next().await, Ok(None)));
             keeper.end(has_reported).await;
             assert_eq!(std::fs::read_to_string(fake.path().join("cgroup.kill")).unwrap(), killed);
         }

@@ -11,7 +11,6 @@ mod part_files;
 mod parts;
 mod post_parallel;
 mod protocol_faults;
-mod rebuild;
 mod recycling;
 mod reduce;
 mod tracing;

@@ -13,12 +13,14 @@ use crate::fleet::unanswered_runs::UnansweredRuns;
 use crate::messages::{BatcherMsg, DeviceMsg, WorkerEnd};
 use crate::trace::WorkerStep;
 
-/// The death of a worker, on its way through the batcher. Wherever this is dropped, by a panic as well, the manager is told.
+/// The death of a worker. Wherever this is dropped, by a panic as well, it goes on: to the batcher, and from there to the manager.
 pub struct DeathNotice {
     pub end: WorkerEnd,
     pub(super) batches: u64,
     /// What it had begun of what it held, and since when each was among the next for it.
     pub begun: Vec<(BatchId, Duration)>,
+    /// `None`: it has come there.
+    batcher: Option<ActorRef<BatcherMsg>>,
     manager: ActorRef<DeviceMsg>,
 }
 
@@ -28,12 +30,21 @@ impl DeathNotice {
         let exit = WorkerExit::SpawnFailed("internal error; this is a bug".to_owned());
         let (worker, last_words) = (args.worker, String::new());
         let end = WorkerEnd { worker, exit, last_words, progressed: false, bisecting: false };
-        Self { end, batches: 0, begun: Vec::new(), manager: args.manager.clone() }
+        let (batcher, manager) = (Some(args.serve.batcher.clone()), args.manager.clone());
+        Self { end, batches: 0, begun: Vec::new(), batcher, manager }
     }
 }
 
 impl Drop for DeathNotice {
     fn drop(&mut self) {
+        if let Some(batcher) = self.batcher.take() {
+            let Self { end, batches, manager, .. } = self;
+            let (end, batches, manager) = (end.clone(), *batches, manager.clone());
+            let begun = std::mem::take(&mut self.begun);
+            let notice = Self { end, batches, begun, batcher: None, manager };
+            // Without a batcher this tells the manager.
+            return drop(batcher.cast(BatcherMsg::WorkerLost(notice)));
+        }
         // No manager, no restart: the run is ending.
         drop(self.manager.cast(DeviceMsg::WorkerEnded(self.end.clone())));
     }
@@ -68,7 +79,7 @@ impl WorkerArgs {
         self.trace(|| WorkerStep::Ended { exit: exit.clone(), last_words: last_words.clone() });
         notice.end = WorkerEnd { worker, exit, last_words, progressed: batches > 0, bisecting: false };
         notice.begun = unanswered.begun().collect();
-        drop(self.serve.batcher.cast(BatcherMsg::WorkerLost(notice)));
+        drop(notice);
     }
 
     /// The process outlives its SIGKILL: its stage ends, and neither batcher nor manager waits for it any more. Should it ever end, that is told.

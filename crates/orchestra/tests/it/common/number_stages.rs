@@ -21,9 +21,6 @@ pub struct TestStage {
     /// The columns of its rows, of the first one that it reads.
     pub gives: fn(&ColumnType) -> Schema,
     pub fan: Fan,
-    pub cost: usize,
-    /// What each thread does that begins with it.
-    pub begins: Arc<dyn Fn() + Send + Sync>,
     pub apply: Arc<Apply>,
 }
 
@@ -35,7 +32,7 @@ impl TestStage {
         gives: fn(&ColumnType) -> Schema,
         apply: impl Fn(&[Value<'_>], &mut dyn Emit) -> Result<(), ItemError> + Send + Sync + 'static,
     ) -> Self {
-        Self { name, reads, gives, fan: Fan::One, cost: 8, begins: Arc::new(|| {}), apply: Arc::new(apply) }
+        Self { name, reads, gives, fan: Fan::One, apply: Arc::new(apply) }
     }
 }
 
@@ -81,12 +78,11 @@ impl Map for TestStage {
     }
 
     fn start(&self) -> Box<dyn MapRun> {
-        (self.begins)();
         Box::new(self.clone())
     }
 
     fn cost(&self) -> usize {
-        self.cost
+        8
     }
 }
 
