@@ -188,14 +188,8 @@ fn failures(sink: &SinkNode) -> Result<Input, Reported> {
         kind: FAILURES,
         is_source: true,
         span: sink.from.first().ok_or(Reported)?.span,
-        paths: Vec::new(),
         gives: failure_schema(),
-        unreadable: Vec::new(),
-        column: None,
-        aliases: Vec::new(),
-        labels: None,
-        metadata: Arc::default(),
-        made_by: Arc::default(),
+        ..Input::default()
     })
 }
 
@@ -229,17 +223,11 @@ fn input(workflow: &Workflow, link: &Link) -> Result<Input, Reported> {
     }
     let of_source = Input {
         name: workflow.name_of(link.target).to_owned(),
-        kind: "",
         is_source: true,
         span: link.span,
-        paths: Vec::new(),
         gives,
-        unreadable: Vec::new(),
         column: link.tensor.clone(),
-        aliases: Vec::new(),
-        labels: None,
-        metadata: Arc::default(),
-        made_by: Arc::default(),
+        ..Input::default()
     };
     Ok(match link.target {
         Origin::Source(source) => {

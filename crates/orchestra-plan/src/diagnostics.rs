@@ -30,7 +30,7 @@ pub enum Cause {
 }
 
 /// A place in the workflow file or in an option of the command line: bytes from `start` to before `end`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Span {
     pub(crate) text: u16,
     /// First byte.

@@ -13,7 +13,7 @@ use crate::removed_keys;
 use crate::tree::{Table, Toml, TomlEntry, TomlNode};
 
 /// A value and its place.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Spanned<T> {
     pub value: T,
     /// Its place in the file.

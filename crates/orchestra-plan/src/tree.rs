@@ -31,7 +31,7 @@ pub enum Toml {
 }
 
 /// A table: its entries in the order of the file.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Table {
     /// Its place in the file.
     pub span: Span,

@@ -67,6 +67,7 @@ pub(crate) struct PipelineNode {
 }
 
 /// `[sources.NAME]`
+#[derive(Default)]
 pub(crate) struct SourceNode {
     pub name: Spanned<String>,
     /// `None` when its kind is missing or unknown.
@@ -93,7 +94,7 @@ pub(crate) enum RawListing {
 }
 
 /// What runs the batches of stages: `[models.NAME]`, or the program of one stage.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ModelNode {
     pub name: Spanned<String>,
     pub program: Option<StageProgram>,
@@ -172,6 +173,7 @@ impl Link {
 }
 
 /// `[stages.NAME]`
+#[derive(Default)]
 pub(crate) struct StageNode {
     pub name: Spanned<String>,
     /// What it reads from, as written, in order. The first part of an entry names a model input (`inputs = { .. }`).
@@ -250,6 +252,7 @@ impl StageNode {
 }
 
 /// `[sinks.NAME]`
+#[derive(Default)]
 pub(crate) struct SinkNode {
     pub name: Spanned<String>,
     /// `None` when its kind is missing or unknown.

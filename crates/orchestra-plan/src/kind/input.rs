@@ -11,7 +11,7 @@ use crate::nearest::suggestion;
 use crate::outputs::UnreadableOutput;
 
 /// A source or stage that is read.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Input {
     pub name: String,
     pub kind: &'static str,

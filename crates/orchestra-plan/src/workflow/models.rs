@@ -1,6 +1,6 @@
 //! `[models.*]`, and what stages say of the workers of their programs.
 
-use super::{ModelNode, RawTuning, StageProgram, tuning};
+use super::{ModelNode, StageProgram, tuning};
 use crate::diagnostics::Diagnostics;
 use crate::fields::{Fields, Spanned};
 use crate::keys::{self, AskedWorkers};
@@ -32,19 +32,5 @@ pub(super) fn of_program(name: Spanned<String>, program: StageProgram, f: &mut F
 
 /// What its table asks of the workers, and nothing else.
 fn workers(name: Spanned<String>, f: &mut Fields<'_, '_>) -> ModelNode {
-    ModelNode {
-        program: None,
-        path: None,
-        labels: None,
-        asked: AskedWorkers::read(f).unwrap_or_default(),
-        max_batch: None,
-        memory_limit: None,
-        streams: None,
-        custom_ops: Vec::new(),
-        tf32: true,
-        tuning: RawTuning::default(),
-        is_deferred: false,
-        known: None,
-        name,
-    }
+    ModelNode { asked: AskedWorkers::read(f).unwrap_or_default(), tf32: true, name, ..ModelNode::default() }
 }

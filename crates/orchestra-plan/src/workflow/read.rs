@@ -85,18 +85,7 @@ fn pipeline(name: Spanned<String>, table: &Table, of_file: &Limits, diags: &mut 
 
 fn read_stage(name: Spanned<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> StageNode {
     let what = format!("stage `{}`", name.value);
-    let mut node = StageNode {
-        name,
-        upstreams: Vec::new(),
-        kind: None,
-        draft: None,
-        written: Vec::new(),
-        program: None,
-        is_deferred: false,
-        links: Vec::new(),
-        model: None,
-        connected: None,
-    };
+    let mut node = StageNode { name, ..StageNode::default() };
     let names = kinds.stages.iter().map(|kind| kind.name());
     let Some(kind) = kind(&what, table, node.name.span, names, |name| kinds.stage(name), diags) else {
         return node;

@@ -9,19 +9,7 @@ use crate::tree::Table;
 
 pub(super) fn read(name: Spanned<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> SinkNode {
     let what = format!("sink `{}`", name.value);
-    let mut node = SinkNode {
-        name,
-        kind: None,
-        table: table.clone(),
-        from: Vec::new(),
-        is_of_failures: false,
-        path: None,
-        rows_per_file: None,
-        ordered: false,
-        file: None,
-        links: Vec::new(),
-        plan: None,
-    };
+    let mut node = SinkNode { name, table: table.clone(), ..SinkNode::default() };
     let names = kinds.sinks.iter().map(|kind| kind.name());
     let Some(kind) = kind(&what, table, node.name.span, names, |name| kinds.sink(name), diags) else {
         return node;

@@ -15,15 +15,7 @@ pub(super) fn read(
     diags: &mut Diagnostics,
 ) -> SourceNode {
     let what = format!("source `{}`", name.value);
-    let mut node = SourceNode {
-        name,
-        kind: None,
-        table: table.clone(),
-        listing: None,
-        sandbox_read: Vec::new(),
-        is_deferred: false,
-        plan: None,
-    };
+    let mut node = SourceNode { name, table: table.clone(), ..SourceNode::default() };
     let names = kinds.sources.iter().map(|kind| kind.name());
     let Some(kind) = kind(&what, table, node.name.span, names, |name| kinds.source(name), diags) else {
         return node;

@@ -1,7 +1,7 @@
 //! How the memory of a GPU is shared out: by what a worker takes (as declared), by priority, and up to the
 //! headroom; and where its workers are kept on a machine of several NUMA nodes.
 
-use crate::common::{DIGITS, FakeHost, crops, infer, model, second_model, set};
+use crate::common::{DIGITS, FakeHost, crops, model, second_model, set};
 use orchestra_plan::{
     DeviceView, LEAST_LOADER_BYTES, MachineView, Plan, PlanOptions, RenderStyle, WorkerGrowth, WorkerPlan,
     describe, machine_from_toml,
