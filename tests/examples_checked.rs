@@ -188,6 +188,10 @@ fn every_example_gives_that_while_its_processes_are_killed_and_the_run_itself() 
             let report: Value = serde_json::from_slice(&report).unwrap();
             assert_eq!(report["items"]["failed"], 0, "{name}: {}", ended.stderr);
             place.command(&arguments).must_exit(0);
+        } else if ended.status.code() == Some(78) {
+            // A file is refused whose listers die eight times in a row, which on a busy machine they do here. The next start lists it anew.
+            ended.must_say(&["cannot be listed", "ended 8 loaders"]);
+            place.command(&arguments).must_exit(0);
         } else {
             ended.must_exit(0);
         }
