@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -185,7 +185,7 @@ fn run(
     let mut synced = Instant::now();
     let mut committed_at = Instant::now();
     while close.is_none()
-        && let Ok(job) = queue.recv()
+        && let Some(job) = next_job(queue, SYNC_EVERY, &mut synced, || files.sync())
     {
         let mut jobs = Vec::new();
         let mut then = Vec::new();
@@ -207,14 +207,31 @@ fn run(
         let now = Instant::now();
         let pause = pause(items, bytes, now - std::mem::replace(&mut committed_at, now));
         commit(files, stats, traces, jobs, waiting);
-        if synced.elapsed() >= SYNC_EVERY {
-            files.sync();
-            synced = Instant::now();
-        }
         then.into_iter().for_each(|work: Box<dyn FnOnce(&mut RunFiles) + Send>| work(files));
         if !more_wait && hurried.load(Ordering::Acquire) == 0 {
             // `hurry`, `then` and `close` unpark this thread.
             std::thread::park_timeout(pause);
+        }
+    }
+}
+
+/// The next job, if anyone is left who could send one. Syncs as often as this says, also while none comes.
+fn next_job(
+    queue: &Receiver<CommitterJob>,
+    every: Duration,
+    synced: &mut Instant,
+    mut sync: impl FnMut(),
+) -> Option<CommitterJob> {
+    loop {
+        let job = queue.recv_timeout(every.saturating_sub(synced.elapsed()));
+        if synced.elapsed() >= every {
+            sync();
+            *synced = Instant::now();
+        }
+        match job {
+            Ok(job) => return Some(job),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return None,
         }
     }
 }
@@ -299,6 +316,23 @@ fn commit(files: &mut RunFiles, stats: &Stats, traces: &Traces, jobs: Vec<Commit
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_committed_is_synced_while_no_job_comes_and_while_jobs_keep_coming() {
+        let (to, queue) = channel();
+        for _ in 0..2 {
+            let mut syncs = 0;
+            let then = || to.send(CommitterJob::Then(Box::new(|_| ()))).unwrap();
+            // Without a job there is none before a sync has sent it.
+            let job = next_job(&queue, Duration::ZERO, &mut Instant::now(), || {
+                syncs += 1;
+                then();
+            });
+            assert!(matches!(job, Some(CommitterJob::Then(_))) && syncs > 0);
+        }
+        drop(to);
+        assert!(std::iter::from_fn(|| next_job(&queue, SYNC_EVERY, &mut Instant::now(), || ())).count() <= 2);
+    }
 
     #[test]
     fn the_pause_gathers_about_as_many_items_at_any_rate_and_is_bounded() {
