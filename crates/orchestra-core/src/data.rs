@@ -4,10 +4,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bincode::{Decode, Encode};
 use serde::Serialize;
 
-use crate::failure::FailureKind;
+pub use crate::failure::ItemError;
 use crate::image_spec::{ImageSpec, PixelInput};
 use crate::tensor::{DType, Dim, TensorSpec};
 
@@ -420,28 +419,6 @@ pub fn with_values(row: &[OwnedValue], show: &mut dyn FnMut(&[Value<'_>])) {
     let labels: Vec<Vec<Label<'_>>> = row.iter().map(OwnedValue::labels).collect();
     let values: Vec<Value<'_>> = row.iter().zip(&labels).map(|(value, of)| value.borrowed(of)).collect();
     show(&values);
-}
-
-/// Why a value cannot be made of an item.
-#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub struct ItemError {
-    pub kind: FailureKind,
-    /// What exactly, as a lowercase fragment.
-    pub error: String,
-}
-
-impl ItemError {
-    /// A refusal of kind [`FailureKind::Result`].
-    pub fn result(error: impl Into<String>) -> Self {
-        Self { kind: FailureKind::Result, error: error.into() }
-    }
-
-    /// That of a stage that needs a value which the item lacks.
-    pub fn missing(name: &str) -> Self {
-        Self::result(format!(
-            "`{name}` is missing: drop such rows with a filter, keep = \"not is_missing({name})\", or fill it in with select, `or_else({name}, ..)`"
-        ))
-    }
 }
 
 /// The tensor `name` of a shape that is known in full.

@@ -72,6 +72,28 @@ pub fn cut_words(words: &mut String) {
     }
 }
 
+/// Why a value cannot be made of an item.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct ItemError {
+    pub kind: FailureKind,
+    /// What exactly, as a lowercase fragment.
+    pub error: String,
+}
+
+impl ItemError {
+    /// A refusal of kind [`FailureKind::Result`].
+    pub fn result(error: impl Into<String>) -> Self {
+        Self { kind: FailureKind::Result, error: error.into() }
+    }
+
+    /// That of a stage that needs a value which the item lacks.
+    pub fn missing(name: &str) -> Self {
+        Self::result(format!(
+            "`{name}` is missing: drop such rows with a filter, keep = \"not is_missing({name})\", or fill it in with select, `or_else({name}, ..)`"
+        ))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

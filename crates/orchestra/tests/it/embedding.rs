@@ -68,7 +68,8 @@ async fn a_run_can_be_stopped_at_any_moment_of_its_start() {
 
 #[test]
 fn a_host_that_drops_its_whole_runtime_hangs_nowhere_and_leaves_no_worker() {
-    // Three models in a row with one slot each: a thread that waits for a row in the middle must be woken.
+    // Three models in a row with one slot each, a page of inputs and one of outputs: a thread that waits for a row in the middle must be woken.
+    const BATCH: usize = 32;
     let mut place = Workplace::with_pictures(ITEMS);
     let affine = models::affine(&place.models(), &ROW).unwrap();
     let blocks = models::slow_blocks(&place.models(), ROW, 200).unwrap();
@@ -76,11 +77,11 @@ fn a_host_that_drops_its_whole_runtime_hangs_nowhere_and_leaves_no_worker() {
         .model("affine", affine, "workers = 1")
         .model("blocks", blocks, "workers = 1")
         .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
-        .infer("once", "pixels", "affine", 1)
-        .infer("twice", "once", "affine", 1)
-        .infer("read", "twice", "blocks", 1)
+        .infer("once", "pixels", "affine", BATCH)
+        .infer("twice", "once", "affine", BATCH)
+        .infer("read", "twice", "blocks", BATCH)
         .sink("all", "read", "")
-        .add("[limits]\nmemory = 800")
+        .add("[limits]\nmemory = \"24KiB\"")
         .devices(1);
     let host = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let run = host.block_on(async {
