@@ -611,138 +611,14 @@ fn what_the_sandbox_refuses_a_script_names_the_sandbox_and_its_keys() {
     assert!(other.len() == 2 && !other.iter().any(|error| error.contains("confined")), "{other:?}");
 }
 
-/// What a file of Python imports, anywhere in it, that an interpreter without its site-packages does not have.
-const PACKAGES: &str = r#"
-import ast, importlib.util, sys
-nodes = list(ast.walk(ast.parse(open(sys.argv[1]).read())))
-names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
-print(*sorted(name for name in {name.split(".")[0] for name in names} if importlib.util.find_spec(name) is None))
-"#;
-
 #[test]
-fn the_file_that_a_script_imports_needs_numpy_alone() {
+fn the_package_for_scripts_passes_its_own_tests() {
     let Some(python) = python() else { return };
-    let client = repository().join("clients/python");
-    let mut packages = Command::new(python);
-    packages.args(["-I", "-S", "-c", PACKAGES]).arg(client.join("orchestra.py"));
-    let packages = packages.output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&packages.stdout), "numpy\n", "{packages:?}");
-    let project = fs::read_to_string(client.join("pyproject.toml")).unwrap();
-    assert!(project.lines().any(|line| line == r#"dependencies = ["numpy"]"#), "{project}");
-}
-
-/// What `python stage.py --check` ends with and says.
-fn by_hand(python: &str, script: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let place = tempfile::tempdir().unwrap();
-    let file = place.path().join("stage.py");
-    fs::write(&file, script).unwrap();
-    let mut command = Command::new(python);
-    command.arg(file).arg("--check").args(arguments).stdin(Stdio::null());
-    let output = command.env("PYTHONPATH", repository().join("clients/python")).output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (output.status.code(), text(output.stdout), text(output.stderr))
-}
-
-#[test]
-fn tried_out_by_hand_a_stage_says_what_it_takes_and_gives_or_what_is_wrong_with_it() {
-    let Some(python) = python() else { return };
-    let stage = |given: &str, body: &str| {
-        format!("import orchestra\n\n@orchestra.stage(batch=8{given})\ndef f(x):\n    {body}\n")
-    };
-    let inputs = ", inputs={'x': ('f32', [4])}";
-    let both = &format!("{inputs}, outputs={{'y': ('f32', [4])}}");
-    let fails = |script: String, stderr: &'static str| (script, &[][..], 1, "", stderr);
-    for (script, arguments, code, stdout, stderr) in [
-        (
-            stage(both, "return {'y': 2 * x}"),
-            &[][..],
-            0,
-            "f takes x float32[4] for each row\nf gives y float32[4] for each row\n8 rows of zeros take ",
-            "",
-        ),
-        // What it takes may be said by hand, and what it gives is told.
-        (
-            stage("", "return {'y': x.sum(axis=1)}"),
-            &["x=int64:4"],
-            0,
-            "declare outputs={\"y\": (\"int64\", [])}\nf takes x int64[4] for each row\nf gives y int64[] ",
-            "",
-        ),
-        (
-            stage("", "return {'y': [len(one) for one in x], 'z': [one + '!' for one in x]}"),
-            &["x=text"],
-            0,
-            "declare outputs={\"y\": (\"int64\", []), \"z\": \"text\"}\nf takes x text for each row\nf gives y int64[], z text ",
-            "",
-        ),
-        (
-            stage(", each=True, outputs={'n': ('i64', [])}", "return {'n': len(x)}"),
-            &["x=list"],
-            0,
-            "f takes x list for each row\nf gives n int64[] for each row\n",
-            "",
-        ),
-        (
-            stage("", "return {'y': [one.shape[0] for one in x]}"),
-            &["x=picture"],
-            0,
-            "declare outputs={\"y\": (\"int64\", [])}\nf takes x list for each row\n",
-            "",
-        ),
-        fails(
-            stage("", "return {'y': x}"),
-            "stage.py: ValueError: say what `x` is: --check x=float32:3,32,32, or =text, =bytes, =list, =picture, or",
-        ),
-        fails(stage(both, "yield {'y': x}"), "f: it must return what it gives, not await or yield it"),
-        fails(
-            stage(both, "return {'y': x}").replace("def", "async def"),
-            "f: it must return what it gives, not await or yield it",
-        ),
-        fails(
-            stage(both, "return {'y': x}").replace("(x)", "(x, /)"),
-            "f: each input must be an argument of its own, which may be named",
-        ),
-        fails(
-            stage(both, "return {'y': x[:, :3]}"),
-            "stage.py: ValueError: output `y` of 8 rows must have the shape [8, 4], and has [8, 3]",
-        ),
-        fails(
-            stage(both, "return {'y': x[:-1]}"),
-            "stage.py: ValueError: output `y` of 8 rows must have the shape [8, 4], and has [7, 4]",
-        ),
-        fails(
-            stage(both, "return {'y': x.astype('i8')}"),
-            "output `y` is declared as float32, and is int64: use .astype(\"float32\")",
-        ),
-        fails(
-            stage(both, "return {'z': x}"),
-            "stage.py: ValueError: it must give a dict of ['y'], and gave ['z']",
-        ),
-        fails(stage(both, "return x"), "it must give a dict of ['y'], and gave ndarray"),
-        fails(
-            stage(both, "return {'y': x / (1 // 0)}"),
-            "stage.py: ZeroDivisionError: integer division or modulo by zero (stage.py:5)",
-        ),
-        fails(
-            stage(both, "return {'y': x}") + &stage(both, "pass").replace("def f", "def g"),
-            "it has the stages f, g: name one",
-        ),
-        // It may reject zeros.
-        (
-            stage(both, "raise orchestra.ItemError(2, 'zeros')"),
-            &[],
-            0,
-            "",
-            "stage.py: ItemError: row 2: zeros (stage.py:5)",
-        ),
-        (stage(both, "return {'y': x}") + "1 / 0\n", &[], 1, "f takes x", "ZeroDivisionError"),
-    ] {
-        let (ended, said, errors) = by_hand(python, &script, arguments);
-        let is_right = ended == Some(code) && said.starts_with(stdout) && errors.contains(stderr);
-        assert!(
-            is_right && (!stderr.is_empty() || errors.is_empty()),
-            "{script}\n{ended:?}\n{said}\n{errors}"
-        );
-    }
+    let mut tests = Command::new(python);
+    tests
+        .args(["-m", "unittest", "discover", "-s", "tests"])
+        .current_dir(repository().join("clients/python"));
+    tests.env("PYTHONPATH", ".").env("PYTHONDONTWRITEBYTECODE", "1").stdin(Stdio::null());
+    let output = tests.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

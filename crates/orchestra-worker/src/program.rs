@@ -98,22 +98,29 @@ impl ConfinedProgram {
     }
 }
 
-/// A value as a variable of the environment holds it.
+/// A value as a variable of the environment holds it: its bytes, of which all but printable ones are `%` and two digits. The kernel takes
+/// 128 KiB of a variable, and the texts of programs are large.
 pub fn as_variable(value: &impl Encode) -> Result<String, EncodeError> {
     let bytes = wire::encode(value)?;
-    Ok(bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a string takes any text");
+    Ok(bytes.iter().fold(String::with_capacity(bytes.len()), |mut text, byte| {
+        match byte {
+            b'%' | ..b' ' | 0x7f.. => write!(text, "%{byte:02x}").expect("a string takes any text"),
+            _ => text.push(char::from(*byte)),
+        }
         text
     }))
 }
 
 /// The value that [`as_variable`] has made; `None` for any other text.
 pub fn of_variable<T: Decode<()>>(text: &OsStr) -> Option<T> {
-    let digits = text.to_str()?.as_bytes();
-    let pair = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    let (pairs, rest) = digits.as_chunks();
-    let bytes: Vec<u8> = pairs.iter().map(pair).collect::<Option<_>>()?;
-    wire::decode(&bytes).ok().filter(|_| rest.is_empty())
+    let mut parts = text.to_str()?.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend(rest.as_bytes());
+    }
+    wire::decode(&bytes).ok()
 }
 
 /// What this worker process shall become, if it is no worker itself.

@@ -1,6 +1,7 @@
 //! `kind = "python"`: runs a function or a class in Python over batches of rows, in worker processes that speak the worker protocol themselves,
-//! with the help of `clients/python/orchestra.py`. What the script takes and gives it is asked while the workflow is planned.
+//! with the help of the package in `clients/python`. What the script takes and gives it is asked while the workflow is planned.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,8 +17,19 @@ use serde::Deserialize;
 use super::shared::batches::{BatchSettings, InputTable, upstreams_of_model};
 use super::shared::user_code::{DeclaredOutputs, column_of, file_name};
 
-/// What a script imports as `orchestra`.
-const HELPER: &str = include_str!("../../../../clients/python/orchestra.py");
+/// Names a file of `clients/python` with its text.
+macro_rules! client {
+    ($($file:literal)*) => { [$(($file, include_str!(concat!("../../../../clients/python/", $file)))),*] };
+}
+
+/// The package that a script imports, without what is for use by hand. An interpreter runs [`FINDER`], which finds the modules in these texts.
+const CLIENT: [(&str, &str); 14] = client!(
+    "orchestra.py" "orchestra_stages/__init__.py" "orchestra_stages/__main__.py" "orchestra_stages/alone.py"
+    "orchestra_stages/batches.py" "orchestra_stages/calls.py" "orchestra_stages/declare.py" "orchestra_stages/describe.py"
+    "orchestra_stages/errors.py" "orchestra_stages/script.py" "orchestra_stages/slots.py" "orchestra_stages/values.py"
+    "orchestra_stages/wire.py" "orchestra_stages/worker.py"
+);
+const FINDER: &str = include_str!("../../../../clients/python/orchestra_stages/embedded.py");
 
 /// What an interpreter says of itself: where it is, and which folders it reads. It imports nothing of the folder that it is started in, that of the
 /// script, whose `json.py` would run unconfined.
@@ -71,7 +83,7 @@ impl Drafted for Python {
     }
 }
 
-/// What `orchestra.py describe` prints.
+/// What the client prints of a script.
 #[derive(Deserialize)]
 struct Described {
     name: String,
@@ -211,7 +223,7 @@ impl Python {
         })
     }
 
-    /// The process that runs the helper in this mode. It reads the folders of the interpreter, but for those that belong to all of the system,
+    /// The process that runs the client in this mode. It reads the folders of the interpreter, but for those that belong to all of the system,
     /// and that of the script.
     fn program(
         &self,
@@ -234,7 +246,7 @@ impl Python {
         let function = self.function.iter().map(|function| function.value.clone());
         Program {
             command: text.into_iter().chain(script).chain(function).collect(),
-            text: HELPER.to_owned(),
+            text: format!("{FINDER}\nrun({})\n", serde_json::json!(BTreeMap::from(CLIENT))),
             folder: folder.to_owned(),
             env: environment(host),
             read,

@@ -1,0 +1,34 @@
+"""Functions and classes in Python as stages of an orchestra workflow (`kind = "python"`).
+
+    import orchestra_stages
+
+    @orchestra_stages.stage(batch=32, outputs={"mean": ("float32", [3])})
+    def colours(pixels):                           # inputs by name: read-only arrays [rows, ..]
+        return {"mean": pixels.mean(axis=(2, 3))}  # outputs by name, with as many rows
+
+`import orchestra` is the same under a shorter name. By hand, `python stage.py --check` tries the stage out and
+`python stage.py --bench` measures batch sizes.
+
+The modules, in the order of a run:
+
+    declare    what a script writes: the decorator `stage`, and `ItemError`
+    script     loads a script and picks its stage
+    describe   tells the planner what the stage takes and gives
+    worker     a worker process: connects, loads the script, answers runs
+    wire       integers, texts and frames of the worker protocol
+    batches    runs one batch: from its values and slots to the answer
+    values     values that lie in no slot: texts, labels, pictures, lists
+    slots      the shared memory of inputs and outputs
+    calls      calls the function, and checks and converts what it returns
+    alone      compares rows that are called alone with their batch
+    errors     how an error is told
+    check      `--check` and `--bench`
+    embedded   finds these modules where nothing is installed
+
+Only `values`, `slots`, `calls`, `alone`, `batches` and `check` import numpy. They are imported after the script, when
+the variables that limit the threads of numpy are set.
+"""
+
+from .declare import ItemError, stage
+
+__all__ = ["ItemError", "stage"]

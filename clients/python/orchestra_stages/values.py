@@ -1,0 +1,67 @@
+"""Values that lie in no slot, in both directions: inputs of `RunWithValues`, outputs of `Done`."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import numpy as np
+
+from .declare import DTYPES
+from .wire import Reader, ints, text
+
+# Kinds of a value in `RunWithValues`.
+_TENSOR, _LABELS, _TEXT, _BYTES, _LIST = 0, 1, 2, 3, 4
+
+
+class ValueReader(Reader):
+    """Reads the values of rows."""
+
+    def rows(self, declared: List[Dict[str, Any]], n_rows: int) -> Dict[str, List[Any]]:
+        """For each input of `Load.values`, a list with a value for each row."""
+        rows = [[self.value(one["ty"]) for one in declared] for _ in range(n_rows)]
+        return {one["name"]: list(column) for one, column in zip(declared, zip(*rows))}
+
+    def value(self, ty: Any) -> Any:
+        """`str`, `bytes`, an array, a number, labels or rows as a list of dicts, or `None` where it is missing."""
+        data, at = self.data, self.at + 2
+        kind = data[at - 2]
+        if kind in (_TEXT, _BYTES):  # Written out: by `integer` and `blob` it would take three times as long.
+            n = data[at - 1]
+            if n > 250:
+                size = 1 << (n - 250)
+                n = int.from_bytes(data[at : at + size], "little")
+                at += size
+            self.at = at + n
+            return data[at : at + n].decode() if kind == _TEXT else data[at : at + n]
+        self.at += 1
+        if kind == _TENSOR:
+            _, dtype, shape = self.blob(), DTYPES[self.integer()], self.items(self.integer)
+            return np.frombuffer(self.blob(), dtype).reshape(shape)[()]
+        if kind == _LABELS:
+            return self.items(lambda: {"label": self.text(), "class": self.integer(), "score": self.float32()})
+        if kind == _LIST:
+            columns = ty.get("optional", ty)["list"]
+            return self.items(lambda: self._row(columns))
+        self.blob()  # The name of the column that is missing.
+        return None
+
+    def _row(self, columns: List[Dict[str, Any]]) -> Dict[str, Any]:
+        row = [(column, self.value(column["ty"])) for column in columns[: self.integer()]]
+        return {column["name"]: value for column, value in row if column["ty"] != "placement"}
+
+
+def done_output(index: int, array: np.ndarray) -> bytes:
+    """An output of open shape as `Done` holds it: an array, or an array of objects with a text or list for each row."""
+    if array.dtype != object:
+        dtype = DTYPES.index(array.dtype.name)
+        return ints(index, dtype, array.ndim, *array.shape) + text(array.tobytes())
+    each = [one.encode() if type(one) is str else packed(one) for one in array.tolist()]
+    data = b"".join([part for one in each for part in (len(one).to_bytes(4, "little"), one)])
+    return ints(index, DTYPES.index("uint8"), 1, len(data)) + text(data)
+
+
+def packed(value: Any) -> bytes:
+    """A text, an array, or a list of tuples of such, without types: both sides know the declaration."""
+    if isinstance(value, list):
+        return ints(len(value)) + b"".join([packed(one) for row in value for one in row])
+    return text(value) if isinstance(value, str) else ints(*value.shape) + text(value.tobytes())

@@ -1,0 +1,176 @@
+"""Calls: what a function may return, what is converted, and which rows fail."""
+
+import enum
+import unittest
+
+import numpy as np
+
+from orchestra_stages import ItemError
+from orchestra_stages.calls import StageCall
+from orchestra_stages.declare import Declaration, column_of
+from orchestra_stages.errors import DATA, WRONG_ROWS, BatchError
+
+
+def call(code, outputs, each=False):
+    columns = [column_of(name, of) for name, of in outputs.items()]
+    return StageCall(Declaration("f", [], columns, None, False, each, code), columns)
+
+
+def give(value, of, n_rows=3):
+    """The only output of a function that returns `value`, whatever it is given."""
+    (array,) = call(lambda: {"y": value}, {"y": of})(n_rows, {})
+    return array
+
+
+class Arrays(unittest.TestCase):
+    def test_a_declared_array_is_not_copied(self):
+        array = np.ones([3, 2], "float32")
+        self.assertIs(give(array, ("f32", [2])), array)
+        self.assertEqual(give([[1], [2], [3]], ("f32", [1])).dtype, "float32")
+        self.assertEqual(give(np.ones([3, 7], "i2"), ("i64", [None])).tolist(), [[1] * 7] * 3)
+
+    def test_a_class_is_made_once(self):
+        class Counts:
+            made = 0
+
+            def __init__(self):
+                Counts.made += 1
+
+            def __call__(self):
+                return {"y": [0, 0, 0]}
+
+        counts = call(Counts, {"y": ("i64", [])})
+        counts(3, {}), counts(3, {})
+        self.assertEqual(Counts.made, 1)
+
+    def test_another_shape_fails_the_batch_and_a_row_alone_fails_as_data(self):
+        wrong = np.zeros([3, 5], "float32")
+        with self.assertRaises(BatchError) as caught:
+            give(wrong, ("f32", [4]))
+        why = "output `y` of 3 rows must have the shape [3, 4], and has [3, 5]"
+        self.assertEqual((str(caught.exception), caught.exception.kind), (why, WRONG_ROWS))
+        for value in (wrong[:1], [[1, 2], [3]]):
+            with self.assertRaises(BatchError) as caught:
+                give(value, ("f32", [4]), 1)
+            self.assertEqual(caught.exception.kind, DATA)
+
+    def test_only_a_dict_of_the_outputs_will_do(self):
+        for code, why in [
+            (lambda: {"z": 0}, r"it must give a dict of \['y'\], and gave \['z'\]"),
+            (lambda: [0], "and gave list"),
+        ]:
+            with self.assertRaisesRegex(ValueError, why):
+                call(code, {"y": ("f32", [])})(3, {})
+
+    def test_a_number_that_the_type_cannot_hold_fails_its_row(self):
+        for given, dtype, row in [
+            (np.array([1.0, 2.5, 3.0]), "i64", 1),
+            (np.array([0, 1, 300]), "u8", 2),
+            (np.array([0.0, 1e300, 0.0]), "f32", 1),
+            (np.array([0, 0, 2**53 + 1]), "f64", 2),
+            (np.array([2.0**60, 0, 0]), "i64", 0),
+            ([0, 2**60 + 1, 0], "f64", 1),
+        ]:
+            with self.assertRaises(ItemError) as caught:
+                give(given, (dtype, []))
+            self.assertEqual(caught.exception.row, row)
+            self.assertIn("which cannot hold", caught.exception.why)
+
+    def test_numbers_that_it_holds_are_converted(self):
+        self.assertEqual(give(np.array([1.0, 2.0, 3.0]), ("u8", [])).tolist(), [1, 2, 3])
+        self.assertTrue(np.isinf(give(np.array([np.inf, 0, 0]), ("f32", []))[0]))
+        self.assertEqual(give(np.array([0, 0, 2**53], ">i8"), ("i64", []))[2], 2**53)
+        with self.assertRaisesRegex(ValueError, r'and is int64: use .astype\("float32"\)'):
+            give(np.array([1, 2, 3]), ("f32", []))
+
+    def test_a_masked_number_fails_its_row(self):
+        masked = np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[0, 0], [0, 1]])
+        for value in (masked, list(masked)):
+            with self.assertRaises(ItemError) as caught:
+                give(value, ("f64", [2]), 2)
+            self.assertEqual(caught.exception.row, 1)
+        self.assertEqual(give(masked.filled(0), ("f64", [2]), 2)[1, 1], 0)
+
+
+class TextsAndLists(unittest.TestCase):
+    def test_texts(self):
+        class Own(str, enum.Enum):
+            A = "a"
+
+        self.assertEqual(give(["x", "", "ä"], "text").tolist(), ["x", "", "ä"])
+        self.assertEqual([type(one) for one in give([Own.A] * 3, "text")], [str] * 3)
+        self.assertEqual(give(np.array(["p", "q", "r"]), "text").tolist(), ["p", "q", "r"])
+
+    def test_what_is_no_text_fails_its_row(self):
+        for value, row, why in [
+            (["a", 7, "c"], 1, "declared as text, and is int, not str"),
+            (["a", "b", "\ud800"], 2, "is no text: "),
+            (["a", "b", None], 2, "is NoneType"),
+        ]:
+            with self.assertRaises(ItemError) as caught:
+                give(value, "text")
+            self.assertEqual(caught.exception.row, row)
+            self.assertIn(why, caught.exception.why)
+
+    def test_another_number_of_texts_fails_the_batch(self):
+        with self.assertRaisesRegex(BatchError, "must be a list of as many texts, and is list of 2"):
+            give(["a", "b"], "text")
+        with self.assertRaisesRegex(BatchError, "and is str of 3"):
+            give("abc", "text")
+
+    def test_lists(self):
+        of = {"box": ("f32", [2]), "name": "text"}
+        found = give([[{"name": "a", "box": [1, 2]}], [], [{"name": "b", "box": [3, 4]}] * 2], of)
+        self.assertEqual([len(rows) for rows in found], [1, 0, 2])
+        box, name = found[0][0]
+        self.assertEqual((box.tolist(), box.dtype, name), ([1, 2], "float32", "a"))
+
+    def test_a_row_that_is_no_dict_of_the_columns_fails_its_item(self):
+        for rows, why in [
+            ([[], [{"nam": "a"}], []], r"must be a dict of \['name'\], and is \['nam'\]"),
+            ([[], ["a"], []], "and is str"),
+            ([[], [{"name": 3}], []], "output `name` is declared as text, and is int"),
+        ]:
+            with self.assertRaisesRegex(ItemError, "row 1: .*" + why):
+                give(rows, {"name": "text"})
+
+
+class Each(unittest.TestCase):
+    def test_rows_are_called_with_their_values_and_joined(self):
+        of = {"n": ("i64", []), "t": "text", "l": {"a": ("f32", [1])}}
+        each = call(lambda x, s: {"n": len(s or ""), "t": str(x), "l": [{"a": x}] * int(x[0])}, of, each=True)
+        n, t, rows = each(2, {"x": np.array([[0.0], [2.0]], "float32"), "s": [None, "abc"]})
+        self.assertEqual((n.tolist(), n.dtype, t.tolist()), ([0, 3], "int64", ["[0.]", "[2.]"]))
+        self.assertEqual([len(one) for one in rows], [0, 2])
+
+    def test_an_exception_is_that_of_its_row(self):
+        def fails(x):
+            if x == 1:
+                raise KeyError("seven")
+            if x == 2:
+                raise ItemError(0, "rejected")
+            return {"y": x}
+
+        each = call(fails, {"y": ("i64", [])}, each=True)
+        self.assertEqual(each(2, {"x": [0, 5]})[0].tolist(), [0, 5])
+        for rows, row, why in [([0, 1], 1, "KeyError: 'seven'"), ([2, 0], 0, "rejected")]:
+            with self.assertRaises(ItemError) as caught:
+                each(2, {"x": rows})
+            self.assertEqual((caught.exception.row, caught.exception.why.split(" (")[0]), (row, why))
+
+    def test_rows_of_several_shapes_run_alone(self):
+        each = call(lambda x: {"y": np.zeros(x)}, {"y": ("f64", [None])}, each=True)
+        with self.assertRaises(BatchError) as caught:
+            each(2, {"x": [1, 2]})
+        self.assertEqual(caught.exception.kind, WRONG_ROWS)
+
+    def test_no_memory_is_no_fault_of_a_row(self):
+        def fails(x):
+            raise MemoryError
+
+        with self.assertRaises(MemoryError):
+            call(fails, {"y": ("f64", [])}, each=True)(2, {"x": [1, 2]})
+
+
+if __name__ == "__main__":
+    unittest.main()

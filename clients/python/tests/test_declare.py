@@ -1,0 +1,108 @@
+"""The decorator: what it understands, and what it says of the rest."""
+
+import unittest
+from typing import Any
+
+import numpy as np
+
+from orchestra_stages import ItemError, stage
+from orchestra_stages.declare import Column, column_of, declarations
+from orchestra_stages.script import pick
+
+
+class Declarations(unittest.TestCase):
+    def setUp(self):
+        declarations.clear()
+
+    def refused(self, code: Any, **keys: Any) -> str:
+        with self.assertRaises(TypeError) as caught:
+            stage(**keys)(code)
+        return str(caught.exception)
+
+    def test_a_decorated_function_stays_what_it_is(self):
+        def twice(x, scale=2):
+            return {"y": x * scale}
+
+        self.assertIs(stage(twice), twice)
+        self.assertIs(stage(batch=8, gpu=True)(twice), twice)
+        bare, full = declarations
+        self.assertEqual((bare.inputs, bare.outputs, bare.batch), ([Column("x", None, None)], None, None))
+        self.assertEqual((full.name, full.batch, full.gpu, full.each), ("twice", 8, True, False))
+
+    def test_a_class_is_declared_by_its_call(self):
+        @stage(outputs={"y": ("f32", [])})
+        class Sum:
+            def __call__(self, a, b):
+                pass
+
+        (declared,) = declarations
+        self.assertEqual(([one.name for one in declared.inputs], declared.code), (["a", "b"], Sum))
+
+    def test_columns(self):
+        for of, expected in [
+            (("float32", [3, None]), Column("y", "float32", [3, None])),
+            (("f16", ()), Column("y", "float16", [])),
+            ((np.int64, [2]), Column("y", "int64", [2])),
+            ("u8", Column("y", "uint8", None)),
+            (np.float64, Column("y", "float64", None)),
+            ("text", Column("y", "text", [])),
+            (str, Column("y", "text", [])),
+            (("text", []), Column("y", "text", [])),
+            ({"a": "text"}, Column("y", "list", [], [Column("a", "text", [])])),
+        ]:
+            self.assertEqual(column_of("y", of), expected)
+
+    def test_the_planner_says_outputs_by_short_names(self):
+        said = {"name": "y", "dtype": "list", "columns": [{"name": "a", "dtype": "i16", "shape": [None]}]}
+        self.assertEqual(Column.from_json(said), Column("y", "list", [], [Column("a", "int16", [None])]))
+        self.assertEqual(Column.from_json({"name": "t", "dtype": "text", "shape": []}), Column("t", "text", []))
+
+    def test_what_is_no_type_or_shape_is_refused(self):
+        for of, why in [
+            (("complex64", [4]), "`y` cannot be complex64; types are float32, float16, "),
+            (("list", [4]), "`y` cannot be list"),
+            (("f32", [-1]), "`y`: [-1] is no shape of a row: a list of sizes, or of None"),
+            (("f32", [1.5]), "`y`: [1.5] is no shape of a row"),
+        ]:
+            with self.assertRaises(TypeError) as caught:
+                column_of("y", of)
+            self.assertIn(why, str(caught.exception))
+
+    def test_what_is_no_function_of_inputs_is_refused(self):
+        def yields(x):
+            yield x
+
+        async def awaits(x):
+            return x
+
+        self.assertIn("yields: it must return what it gives, not await or yield it", self.refused(yields))
+        self.assertIn("awaits: it must return what it gives", self.refused(awaits))
+        own = "each input must be an argument of its own"
+        self.assertIn(own, self.refused(lambda: 0))
+        self.assertIn(own, self.refused(lambda *x: 0))
+        self.assertIn(own, self.refused(lambda x, **more: 0))
+        self.assertIn("may name these alone: x", self.refused(lambda x: 0, inputs={"z": ("f32", [])}))
+        self.assertIn("only arrays are declared as inputs", self.refused(lambda x: 0, inputs={"x": "text"}))
+        self.assertEqual(declarations, [])
+
+    def test_a_stage_is_picked_by_its_name(self):
+        with self.assertRaisesRegex(LookupError, "no function has @orchestra.stage"):
+            pick()
+        for name in ("f", "g"):
+            code = eval("lambda x: 0")
+            code.__name__ = name
+            stage(code)
+        self.assertEqual(pick("g").name, "g")
+        for name in (None, "h"):
+            with self.assertRaisesRegex(LookupError, "it has the stages f, g: name one with function = "):
+                pick(name)
+
+    def test_an_item_error_has_the_number_of_a_row(self):
+        error = ItemError(np.int64(3), "blank")
+        self.assertEqual((error.row, error.why, str(error)), (3, "blank", "row 3: blank"))
+        with self.assertRaises(TypeError):
+            ItemError(1.5, "no number of a row")
+
+
+if __name__ == "__main__":
+    unittest.main()
