@@ -71,7 +71,7 @@ pub enum RunErrorKind {
 pub enum Aftermath {
     /// It waits again, whole, under this new id.
     Requeued(BatchId),
-    /// The halves of this batch wait, or each of its rows, or what is left of it without a row that was rejected, which is the next that `Ledger::next_convicted` gives.
+    /// The halves of this batch wait, or each of its rows, or what is left of it without a row that was rejected, which is the next that `Ledger::next_confirmed` gives.
     Split(BatchId),
     Failed(FailedRow),
     /// The model gives what is no row even of a batch of one, for this reason: no row would fare better, so it waits

@@ -1,10 +1,10 @@
-//! The batches that wait for a worker, and in which order they are tried. It holds ids only; whose fault what is, is decided in `blame`.
+//! The batches that wait for a worker, and in which order they are tried. It holds ids only; which are to blame, `blame` decides.
 //!
 //! * Fresh batches wait in order, and so do those whose worker was killed from outside.
 //! * Suspects (a worker died of them, or of a larger batch around them) go first where the device has just proved that it works, so
 //!   that their slots come free. On a device where something has died since, fresh batches go first: if they succeed, the suspects
-//!   are to blame, and if they die, too, the device is. Suspects take turns, so the innocent half of a batch clears the device
-//!   before the guilty one is tried again.
+//!   are to blame, and if they die, too, the device is. Suspects take turns, so the harmless half of a batch clears the device
+//!   before the half to blame is tried again.
 //! * Batches that must run alone wait until nothing else runs or could.
 
 use std::collections::VecDeque;
@@ -43,9 +43,9 @@ impl BatchQueue {
         self.alone.push_back((id, due));
     }
 
-    /// Takes the next batch for a device that `is_sound` or not; `may_judge` says whether a suspect may be tried there.
-    pub fn pop(&mut self, is_sound: bool, may_judge: impl Fn(BatchId) -> bool) -> Option<BatchId> {
-        let suspect = self.suspects.iter().position(|id| may_judge(*id));
+    /// Takes the next batch for a device that `is_sound` or not; `may_run` says whether a suspect may be tried there.
+    pub fn pop(&mut self, is_sound: bool, may_run: impl Fn(BatchId) -> bool) -> Option<BatchId> {
+        let suspect = self.suspects.iter().position(|id| may_run(*id));
         match suspect {
             Some(at) if is_sound || self.fresh.is_empty() => self.suspects.remove(at),
             _ => self.fresh.pop_front(),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspect_that_another_device_should_judge_is_left_to_it() {
+    fn a_suspect_that_another_device_should_run_is_left_to_it() {
         let mut q = queue(&[1], &[8, 9]);
         assert_eq!(q.pop(true, |id| id != BatchId(8)), Some(BatchId(9)));
         assert_eq!(q.pop(true, |id| id != BatchId(8)), Some(BatchId(1)));

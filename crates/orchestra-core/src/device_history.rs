@@ -1,5 +1,5 @@
 //! What one stage has learnt about its devices: which are left, which have ever got anything right, and where something has died or
-//! was refused since. It judges no item; `blame` does that.
+//! was refused since. Which item is to blame, `blame` decides.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub use crate::batch_events::{Aftermath, Assignment, Completed, FailedRow, Lost, Rows, RunErrorKind};
 use crate::batch_queue::BatchQueue;
 use crate::batching::LeaveReason;
-use crate::blame::{DeathOf, Suspicion};
+use crate::blame::{BatchDeath, Suspicion};
 use crate::ceiling::Ceiling;
 use crate::device_history::DeviceHistory;
 use crate::failure::FailureKind;
@@ -32,12 +32,12 @@ struct Batch {
     sent: u32,
     reason: LeaveReason,
     suspicion: Suspicion,
-    /// What is to be said of it should it be failed for the deaths that it caused.
-    accusation: Option<(FailureKind, String)>,
+    /// Its failure, should it be confirmed.
+    if_confirmed: Option<(FailureKind, String)>,
     out_of_memory: u32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Ledger {
     max_batch: usize,
     streams: usize,
@@ -52,14 +52,14 @@ pub struct Ledger {
     history: DeviceHistory,
     next_batch: u64,
     weak_deaths: u64,
-    /// Rows that were found guilty after their deaths.
-    convicted: VecDeque<FailedRow>,
-    /// Workers that are to be replaced, so that one which has run nothing can judge a suspect.
-    renewals: VecDeque<WorkerId>,
-    /// The one of them that has not ended yet.
-    renewing: Option<WorkerId>,
-    /// Since when a suspect waits for such a worker.
-    trial_waits_since: Option<Duration>,
+    /// Rows that are to blame, and that nobody was told of.
+    confirmed: VecDeque<FailedRow>,
+    /// A worker that is to be replaced by a fresh one for an isolated run.
+    to_replace: Option<WorkerId>,
+    /// The last such worker, until it ends.
+    replacing: Option<WorkerId>,
+    /// Since when a suspect waits for a fresh worker.
+    fresh_worker_wanted_since: Option<Duration>,
     /// See [`Aftermath::Stop`].
     is_stopped: bool,
 }
@@ -67,24 +67,7 @@ pub struct Ledger {
 impl Ledger {
     /// An empty ledger for batches of up to `max_batch` rows, and workers that run one at a time while one more waits there.
     pub fn new(max_batch: usize) -> Self {
-        Self {
-            max_batch,
-            streams: 1,
-            ready: 1,
-            waiting: BatchQueue::default(),
-            alone: None,
-            batches: HashMap::new(),
-            workers: BTreeMap::new(),
-            ceilings: BTreeMap::new(),
-            history: DeviceHistory::default(),
-            next_batch: 0,
-            weak_deaths: 0,
-            convicted: VecDeque::new(),
-            renewals: VecDeque::new(),
-            renewing: None,
-            trial_waits_since: None,
-            is_stopped: false,
-        }
+        Self { max_batch, streams: 1, ready: 1, ..Self::default() }
     }
 
     /// The same for workers that run up to `streams` batches at once, at least 1: they begin them in the order in which they were sent, and
@@ -121,7 +104,7 @@ impl Ledger {
             sent: 0,
             reason,
             suspicion: Suspicion::default(),
-            accusation: None,
+            if_confirmed: None,
             out_of_memory: 0,
         });
         self.waiting.push_fresh(id);
@@ -166,7 +149,8 @@ impl Ledger {
 
     fn succeeded(&mut self, device: DeviceId, rows: usize) {
         self.history.succeeded(device);
-        self.convict_those_who_died_on(device);
+        // So it was not the device that killed what died there.
+        self.confirm(|suspicion, history| suspicion.is_confirmed_by_success_on(device, history));
         if let Some(c) = self.ceilings.get_mut(&device) {
             c.succeeded(rows);
         }
@@ -203,8 +187,9 @@ impl Ledger {
                 }
                 let shared = w.breaks(bisecting, beside);
                 let (evidence, weak_elsewhere) = (Evidence::Strong, self.weak_deaths);
-                let died = DeathOf { rows, evidence, device, alone, first_of_worker, shared, weak_elsewhere };
-                self.judge(batch, b, died, FailureKind::Crash, error)
+                let died =
+                    BatchDeath { rows, evidence, device, alone, first_of_worker, shared, weak_elsewhere };
+                self.after_death(batch, b, died, FailureKind::Crash, error)
             }
             RunErrorKind::TooLarge if rows == 1 => Aftermath::Failed(b.failed(FailureKind::TooLarge, error)),
             RunErrorKind::OutOfMemory | RunErrorKind::TooLarge => {
@@ -217,8 +202,8 @@ impl Ledger {
         })
     }
 
-    /// A worker is dead, so its slots have no writer any more. What it was running is judged, or taken for too large where the worker died of a
-    /// lack of memory; what it had not begun waits again, at the front and without a stain.
+    /// A worker is dead, so its slots have no writer any more. What it was running is suspect, or too large where the worker died of a
+    /// lack of memory; what it had not begun waits again, at the front and no suspect.
     pub fn worker_lost(
         &mut self,
         worker: WorkerId,
@@ -226,8 +211,12 @@ impl Ledger {
         last_words: &str,
         now: Duration,
     ) -> Lost {
-        let Some(gone) = self.workers.remove(&worker) else { return Lost::default() };
-        self.renewing.take_if(|w| *w == worker);
+        let Some(gone) = self.workers.remove(&worker) else {
+            // One that never became ready: something kills at random.
+            self.weak_deaths += u64::from(exit.evidence() == Evidence::Weak);
+            return Lost::default();
+        };
+        self.replacing.take_if(|w| *w == worker);
         if !gone.has_successor {
             self.history.worker_went(gone.device);
         }
@@ -237,8 +226,8 @@ impl Ledger {
             let mut ran = begun.iter().filter_map(|id| self.batches.get(id));
             ran.any(|b| self.is_bisecting(b, gone.device))
         };
-        let died = DeathOf {
-            rows: 0, // `judge` knows it of each batch.
+        let died = BatchDeath {
+            rows: 0, // `after_death` knows it of each batch.
             device: gone.device,
             alone,
             first_of_worker: !gone.has_run,
@@ -266,7 +255,7 @@ impl Ledger {
                 }
                 self.out_of_memory(*id, b, gone.device, alone, error.clone(), now)
             } else if begun.contains(id) {
-                self.judge(*id, b, died, kind, error.clone())
+                self.after_death(*id, b, died, kind, error.clone())
             } else {
                 b.attempts = b.attempts.saturating_sub(1); // It was sent, but not begun.
                 self.requeue(b)
@@ -279,46 +268,39 @@ impl Ledger {
         Lost { held: gone.holds.into(), aftermath, bisecting: bisecting || (no_memory && !begun.is_empty()) }
     }
 
-    /// A worker that never became ready died from outside: evidence that something kills at random.
-    pub fn weak_death_elsewhere(&mut self) {
-        self.weak_deaths += 1;
-    }
-
     pub fn ceiling(&self, device: DeviceId) -> usize {
         self.ceilings.get(&device).map_or(self.max_batch, Ceiling::rows)
     }
 
-    /// The next row that was found guilty of what it did to its workers. Ask after [`Ledger::dispatch`] has given `None`.
-    pub fn next_convicted(&mut self) -> Option<FailedRow> {
-        self.convicted.pop_front()
+    /// The next row that is to blame: a confirmed suspect, or named by the code. Ask after [`Ledger::dispatch`] has given `None`.
+    pub fn next_confirmed(&mut self) -> Option<FailedRow> {
+        self.confirmed.pop_front()
     }
 
     /// The next worker that is to be replaced although nothing is wrong with it: it gets nothing new, and is to be ended once it holds
-    /// nothing. A suspect needs one that has run nothing yet. Ask after [`Ledger::dispatch`] has given `None`.
-    pub fn next_renewal(&mut self) -> Option<WorkerId> {
-        self.renewals.pop_front()
+    /// nothing. A suspect needs a fresh one. Ask after [`Ledger::dispatch`] has given `None`.
+    pub fn next_to_replace(&mut self) -> Option<WorkerId> {
+        self.to_replace.take()
     }
 
     fn is_bisecting(&self, b: &Batch, device: DeviceId) -> bool {
         self.history.is_proven(device) && self.history.is_sound(device) && b.suspicion.is_suspect()
     }
 
-    /// Something succeeded on `device`: so it was not the device that killed what died there.
-    fn convict_those_who_died_on(&mut self, device: DeviceId) {
-        let is_guilty = |id: &BatchId| {
+    /// Fails the suspects for which this holds.
+    fn confirm(&mut self, is_confirmed: impl Fn(&Suspicion, &DeviceHistory) -> bool) {
+        let is_to_blame = |id: &BatchId| {
             let b = self.batches.get(id);
-            b.is_some_and(|b| b.suspicion.is_proven_by_success_on(device, &self.history))
+            b.is_some_and(|b| is_confirmed(&b.suspicion, &self.history))
         };
-        let guilty: Vec<BatchId> = self.waiting.doubtful().filter(is_guilty).collect();
-        guilty.into_iter().for_each(|id| self.convict(id));
-    }
-
-    fn convict(&mut self, id: BatchId) {
-        self.waiting.remove(id);
-        let Some(mut b) = self.batches.remove(&id) else { return };
-        let accusation = b.accusation.take();
-        let (kind, error) = accusation.unwrap_or_else(|| (FailureKind::Crash, "its worker died".to_owned()));
-        self.convicted.push_back(b.failed(kind, error));
+        let to_blame: Vec<BatchId> = self.waiting.doubtful().filter(is_to_blame).collect();
+        for id in to_blame {
+            self.waiting.remove(id);
+            let Some(mut b) = self.batches.remove(&id) else { continue };
+            let failure = b.if_confirmed.take();
+            let (kind, error) = failure.unwrap_or_else(|| (FailureKind::Crash, "its worker died".to_owned()));
+            self.confirmed.push_back(b.failed(kind, error));
+        }
     }
 
     fn take_from(&mut self, worker: WorkerId, batch: BatchId, failed: bool) -> Option<DeviceId> {
@@ -367,7 +349,7 @@ impl Batch {
             rows,
             reason: LeaveReason::Split,
             suspicion: self.suspicion.inherited(),
-            accusation: None,
+            if_confirmed: None,
             out_of_memory: 0,
             ..self.clone()
         }

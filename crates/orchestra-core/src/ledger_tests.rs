@@ -102,7 +102,7 @@ fn a_row_that_the_code_names_fails_at_once_and_the_others_run_again() {
     let a = ledger.dispatch(T).unwrap();
     let aftermath = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Row(5), "row 5".into(), T);
     assert_eq!(aftermath, Some(Aftermath::Split(a.batch)));
-    let failed = ledger.next_convicted().unwrap();
+    let failed = ledger.next_confirmed().unwrap();
     assert_eq!((failed.rows, failed.kind), (Rows { first: 5, ..rows(0, 1) }, FailureKind::Model));
     let mut others = Vec::new();
     while let Some(a) = ledger.dispatch(T) {
@@ -110,7 +110,7 @@ fn a_row_that_the_code_names_fails_at_once_and_the_others_run_again() {
         ledger.done(a.worker, a.batch).unwrap();
     }
     assert_eq!(others, [(0, 5), (6, 2)]);
-    assert_eq!(ledger.next_convicted(), None);
+    assert_eq!(ledger.next_confirmed(), None);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_row_that_the_batch_does_not_have_speaks_against_no_item() {
     ledger.add(rows(0, 4), LeaveReason::Full);
     let a = ledger.dispatch(T).unwrap();
     let aftermath = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Row(4), "row 4".into(), T);
-    assert_eq!((aftermath, ledger.next_convicted()), (Some(Aftermath::Split(a.batch)), None));
+    assert_eq!((aftermath, ledger.next_confirmed()), (Some(Aftermath::Split(a.batch)), None));
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn items_that_change_each_other_stop_all_and_none_is_to_blame() {
         panic!("{aftermath:?}")
     };
     assert_eq!((waits != a.batch, &*why, ledger.n_batches()), (true, "mixed", 1));
-    assert_eq!((ledger.dispatch(T), ledger.next_convicted()), (None, None));
+    assert_eq!((ledger.dispatch(T), ledger.next_confirmed()), (None, None));
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn what_has_no_rows_speaks_against_no_item_and_each_runs_by_itself() {
         ledger.done(a.worker, a.batch).unwrap();
     }
     assert_eq!(alone, [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2)]);
-    assert_eq!((ledger.next_convicted(), ledger.n_batches()), (None, 0));
+    assert_eq!((ledger.next_confirmed(), ledger.n_batches()), (None, 0));
 }
 
 #[test]
@@ -166,6 +166,6 @@ fn what_is_no_row_of_a_single_item_stops_everything_and_fails_nothing() {
     let a = ledger.dispatch(T).unwrap();
     let aftermath = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Shape, "no rows".into(), T).unwrap();
     assert!(matches!(aftermath, Aftermath::Stop { why, .. } if why == "no rows"));
-    assert_eq!((ledger.dispatch(T), ledger.next_convicted()), (None, None));
+    assert_eq!((ledger.dispatch(T), ledger.next_confirmed()), (None, None));
     assert_eq!(ledger.n_batches(), 2, "both wait for another start");
 }

@@ -59,7 +59,7 @@ pub enum Handover {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Predecessor {
     pub worker: WorkerId,
-    /// Else it is, or was, being recycled, or it ended as it was asked to, so that one which has run nothing yet judges an item.
+    /// Else it is, or was, being recycled, or it ended as it was asked to, so that a suspect gets a fresh worker.
     pub has_died: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Looks into files of sources in a loader process, for the list of a run and for a plan: what others made is opened there alone. It judges a
-//! process by what became of it, and opens no file.
+//! Looks into files of sources in a loader process, for the list of a run and for a plan: what others made is opened there alone. It opens no
+//! file.
 
 use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use orchestra_core::loader_blame::{LoaderBlame, LoaderVerdict};
+use orchestra_core::blame::{LoaderBlame, LoaderDeathOutcome};
 use orchestra_core::shapes::{KindSettings, Network};
 use orchestra_core::{FailureKind, SandboxMode, WorkerExit, locked};
 use orchestra_plan::{Limits, LookInto, LookRequest, SourcePlan};
@@ -91,7 +91,7 @@ impl LooksInLoader {
             });
             match answered {
                 Ok(answer) => return answer.map_err(|error| error.of(file)),
-                Err(death) => looker.judge(file, &mut blame, &death, ANSWER_WITHIN)?,
+                Err(death) => looker.died(file, &mut blame, &death, ANSWER_WITHIN)?,
             }
         }
     }
@@ -154,7 +154,7 @@ impl Looker {
     }
 
     /// What the end of a process means for the file that it looked into: `Ok`, another one tries again.
-    fn judge(
+    fn died(
         &self,
         file: &Path,
         blame: &mut LoaderBlame,
@@ -165,17 +165,17 @@ impl Looker {
         let path = file.display();
         tracing::warn!(file = %path, exit = %lost.exit, last_words = %lost.last_words, "a loader that looked into a file is gone");
         let kind = match blame.died(&lost.exit, false, has_begun.then_some(0)) {
-            LoaderVerdict::GoOn | LoaderVerdict::Alone => {
+            LoaderDeathOutcome::Retry | LoaderDeathOutcome::RetryWithAllMemory => {
                 if !has_begun {
                     thread::sleep(PAUSE);
                 }
                 return Ok(());
             }
-            LoaderVerdict::GiveUp => {
+            LoaderDeathOutcome::GiveUp => {
                 let reason = format!("no loader can be started: {}", lost.why_none(&self.launcher));
                 return Err(ListError::NoProcess { path: file.to_owned(), reason });
             }
-            LoaderVerdict::Fail(kind, tries) => (kind, tries),
+            LoaderDeathOutcome::Confirmed(kind, tries) => (kind, tries),
         };
         let reason = match kind {
             (FailureKind::Timeout, _) => format!(
@@ -244,7 +244,7 @@ impl Expand for ListsInLoader {
                     if pushed.items > before {
                         blame.loaded(0);
                     }
-                    self.looker.judge(file, &mut blame, &death, self.patience)?;
+                    self.looker.died(file, &mut blame, &death, self.patience)?;
                 }
             }
         }

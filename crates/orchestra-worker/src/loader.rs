@@ -14,8 +14,8 @@
 //! Or it looks into files, so that the parent reads none: `Look` comes in place of `Load`, then `List` for each file, which is answered with
 //! `Found` blocks and `Listed`, or `Describe`, answered with `Described`.
 //!
-//! The process knows kinds only through the registry that its program hands over. It decides nothing: an item that kills it is the
-//! parent's to judge.
+//! The process knows kinds only through the registry that its program hands over. It decides nothing: which item is to
+//! blame for its death, its parent finds out.
 
 pub mod events;
 mod item;

@@ -3,12 +3,11 @@
 //! * A worker that holds less is preferred, and one whose device and last batch are above suspicion. As long as another device works, one
 //!   on which something has died gets a single batch at a time until something succeeds there, and one that refuses everything rests
 //!   between tries: so a device that fails fast does not attract the work of healthy ones.
-//! * Where workers run several batches at once, a suspect gets one that holds nothing, and has it for itself until it has ended. One is
-//!   given nothing more until it holds nothing, if a suspect waits for that.
-//! * Not every worker may judge a suspect (`blame`). Where only a worker that has run nothing yet can, and none is about to come, another
-//!   one is replaced.
+//! * Where workers run several batches at once, a suspect gets an isolated run: a worker that holds nothing, until it has ended. One is given
+//!   nothing more until it holds nothing, if a suspect waits for that.
+//! * Not every worker may run a suspect (`blame`). Where only a fresh worker can, and none is about to come, another one is replaced.
 //!
-//! So whatever waits while a worker has nothing to do waits for a reason that ends: a suspect for a better judge (until one comes, or its
+//! So whatever waits while a worker has nothing to do waits for a reason that ends: a suspect for a better worker (until one comes, or its
 //! device is given up), a row for which memory ran out for its pause, a device that refuses everything for its rest, and everything for a batch that runs alone or on probation.
 
 use std::time::Duration;
@@ -16,7 +15,7 @@ use std::time::Duration;
 use super::{BatchQueue, Ledger, Worker};
 use crate::batch_events::{Assignment, Rows};
 use crate::batching::LeaveReason;
-use crate::blame::Trial;
+use crate::blame::IsolatedRun;
 use crate::ids::{BatchId, DeviceId, WorkerId};
 
 /// How long a suspect waits for the replacement of a worker that died, before another worker is replaced for its sake.
@@ -38,7 +37,7 @@ struct WorkerCandidate {
 impl Ledger {
     /// Sends a waiting batch to the best worker, if there is both. What exceeds the device's ceiling is cut off, and waits at the front.
     ///
-    /// After `None`, ask for [`Ledger::next_convicted`] and [`Ledger::next_renewal`].
+    /// After `None`, ask for [`Ledger::next_confirmed`] and [`Ledger::next_to_replace`].
     pub fn dispatch(&mut self, now: Duration) -> Option<Assignment> {
         if self.alone.is_some() || self.is_stopped {
             return None;
@@ -46,14 +45,14 @@ impl Ledger {
         let (c, id) = match self.pick(now) {
             Some(picked) => picked,
             None => {
-                self.convict_if_quiet();
+                self.confirm_if_quiet();
                 // Where one worker gets nothing more, others may have no worker left to wait for.
-                if self.renews(now) { self.pick(now)? } else { return None }
+                if self.wants_fresh_worker(now) { self.pick(now)? } else { return None }
             }
         };
         self.cut_to(id, self.largest_for(id, c.device));
         let batch = self.batches.get_mut(&id)?;
-        let by_itself = batch.suspicion.trial(&self.history) != Trial::None
+        let isolated = batch.suspicion.isolated_run(&self.history) != IsolatedRun::NotNeeded
             || (self.streams > 1 && batch.suspicion.is_suspect());
         let first_time = batch.sent == 0;
         if !first_time && batch.reason != LeaveReason::Split {
@@ -72,18 +71,18 @@ impl Ledger {
         };
         let w = self.workers.get_mut(&c.worker)?;
         w.holds.push_back(id);
-        if by_itself {
-            w.by_itself = Some(id);
+        if isolated {
+            w.isolated = Some(id);
         }
         Some(assignment)
     }
 
     /// When to ask for [`Ledger::dispatch`] again although nothing has happened.
     pub fn next_due(&self, now: Duration) -> Option<Duration> {
-        let trial = self.trial_waits_since.map(|since| since + PATIENCE).filter(|due| *due > now);
+        let fresh = self.fresh_worker_wanted_since.map(|since| since + PATIENCE).filter(|due| *due > now);
         let rested = || self.history.next_rested(now).filter(|_| self.another_works());
         let rested = if self.waiting.is_empty() { None } else { rested() };
-        [self.waiting.next_due(now), trial, rested].into_iter().flatten().min()
+        [self.waiting.next_due(now), fresh, rested].into_iter().flatten().min()
     }
 
     /// Whether a worker holds less than it may. Where none does, nothing that is added can be sent before one of them has answered.
@@ -130,11 +129,12 @@ impl Ledger {
             self.candidates(now).filter(|c| Some(c.worker) != kept).collect();
         candidates.sort_unstable_by_key(WorkerCandidate::rank);
         for c in &candidates {
-            // A worker that has run nothing yet is rare: it goes to those who wait for one.
-            let on_trial = |id| matches!(self.trial(id), Trial::Before { .. }) && self.may_run(id, c);
-            let judged = if c.is_fresh { waiting.pop_suspect(on_trial) } else { None };
+            // A fresh worker is rare: it goes to those who wait for one.
+            let needs_run = |id| matches!(self.isolated_run(id), IsolatedRun::Needed { .. });
+            let wanted = |id| c.is_fresh && needs_run(id) && self.may_run(id, c);
+            let isolated = waiting.pop_suspect(wanted);
             let is_sound = self.history.is_sound(c.device);
-            if let Some(id) = judged.or_else(|| waiting.pop(is_sound, |id| self.may_run(id, c))) {
+            if let Some(id) = isolated.or_else(|| waiting.pop(is_sound, |id| self.may_run(id, c))) {
                 return Some((*c, id, false));
             }
         }
@@ -169,44 +169,35 @@ impl Ledger {
         if is_suspect { self.waiting.push_suspect_front(rest) } else { self.waiting.push_front(rest) }
     }
 
-    /// When nothing runs, and nothing waits but accused items, no success can clear them.
-    fn convict_if_quiet(&mut self) {
-        let is_over = |id: &BatchId| self.trial(*id) == Trial::Over;
-        if !self.nothing_runs()
-            || self.waiting.n_fresh() > 0
-            || !self.waiting.suspects().all(|id| is_over(&id))
-        {
-            return;
+    /// When nothing runs, and nothing waits but items whose isolated runs are done, no success will come.
+    fn confirm_if_quiet(&mut self) {
+        let is_done = |id| self.isolated_run(id) == IsolatedRun::Done;
+        if self.nothing_runs() && self.waiting.n_fresh() == 0 && self.waiting.suspects().all(is_done) {
+            self.confirm(|suspicion, history| suspicion.isolated_run(history) == IsolatedRun::Done);
         }
-        let accused: Vec<BatchId> = self.waiting.doubtful().filter(is_over).collect();
-        accused.into_iter().for_each(|id| self.convict(id));
     }
 
-    /// Has a worker replaced if a suspect waits for one that has run nothing, and none is about to come. Says whether it does so now.
-    fn renews(&mut self, now: Duration) -> bool {
-        // What must run alone only needs a judge when it could run: with others at work, a new worker would get their batches, and not be
-        // the judge that it was started for.
+    /// Has a worker replaced if a suspect waits for a fresh one, and none is about to come. Says whether it does so now.
+    fn wants_fresh_worker(&mut self, now: Duration) -> bool {
+        // What must run alone only needs a fresh worker when it could run: with others at work, that one would get their batches first.
         let has_room_alone = self.waiting.n_fresh() == 0 && self.nothing_runs();
         let alone = self.waiting.alone_due(now).filter(|_| has_room_alone);
-        let judges = self.judges_wanted(self.waiting.suspects().chain(alone));
-        if judges.is_empty() {
-            self.trial_waits_since = None;
+        let Some(choice) = self.replaceable(self.waiting.suspects().chain(alone)) else {
+            self.fresh_worker_wanted_since = None;
             return false;
-        }
-        let since = *self.trial_waits_since.get_or_insert(now);
+        };
+        let since = *self.fresh_worker_wanted_since.get_or_insert(now);
         let is_patient = now < since + PATIENCE;
-        if self.renewing.is_some() || (is_patient && self.history.expects_workers()) {
+        if self.replacing.is_some() || (is_patient && self.history.expects_workers()) {
             return false;
         }
         // Replacements that have not come by now never will: their places were given up.
         self.history.expect_no_more_workers();
-        let choice = judges.iter().copied().min_by_key(|w| self.workers.get(w).map_or(0, |w| w.holds.len()));
-        if let Some(w) = choice.and_then(|id| self.workers.get_mut(&id)) {
+        if let Some(w) = self.workers.get_mut(&choice) {
             w.draining = true;
         }
-        self.renewing = choice;
-        self.renewals.extend(choice);
-        self.trial_waits_since = Some(now);
+        (self.replacing, self.to_replace) = (Some(choice), Some(choice));
+        self.fresh_worker_wanted_since = Some(now);
         true
     }
 
@@ -233,21 +224,21 @@ impl Ledger {
     }
 
     /// The worker that gets nothing more until it holds nothing, because a suspect needs one that it has for itself: of those that may
-    /// judge it the one that holds least. On a device where something has died, fresh batches go before suspects (`batch_queue`).
+    /// run it the one that holds least. On a device where something has died, fresh batches go before suspects (`batch_queue`).
     fn kept_for_a_suspect(&self, suspects: impl Iterator<Item = BatchId>, now: Duration) -> Option<WorkerId> {
         if self.streams == 1 {
             return None;
         }
         for id in suspects {
-            let may_judge = |worker: WorkerId, w: &Worker| {
+            let may_run = |worker: WorkerId, w: &Worker| {
                 let once_empty = WorkerCandidate { holds_nothing: true, ..self.candidate(worker, w) };
                 w.takes_more()
                     && self.history.is_sound(w.device)
                     && !self.must_wait(w, now)
                     && self.may_run(id, &once_empty)
             };
-            let judges = self.workers.iter().filter(|(worker, w)| may_judge(**worker, w));
-            if let Some((worker, w)) = judges.min_by_key(|(worker, w)| (w.holds.len(), **worker)) {
+            let allowed = self.workers.iter().filter(|(worker, w)| may_run(**worker, w));
+            if let Some((worker, w)) = allowed.min_by_key(|(worker, w)| (w.holds.len(), **worker)) {
                 return (!w.holds.is_empty()).then_some(*worker);
             }
         }
@@ -271,8 +262,8 @@ impl Ledger {
         self.workers.values().all(|w| w.holds.is_empty())
     }
 
-    fn trial(&self, id: BatchId) -> Trial {
-        self.batches.get(&id).map_or(Trial::None, |b| b.suspicion.trial(&self.history))
+    fn isolated_run(&self, id: BatchId) -> IsolatedRun {
+        self.batches.get(&id).map_or(IsolatedRun::NotNeeded, |b| b.suspicion.isolated_run(&self.history))
     }
 
     /// Whether this batch, of which something is known already, may be tried by this worker.
@@ -282,40 +273,31 @@ impl Ledger {
         if is_in_company || !b.suspicion.may_fit(c.device, &self.history) {
             return false;
         }
-        match b.suspicion.trial(&self.history) {
-            // A device on which it has not died is the better judge, as long as there is one.
-            Trial::None => {
-                let is_better = |w: &Worker| {
-                    w.takes_more() && b.suspicion.speaks_for(w.device) && self.history.is_sound(w.device)
-                };
-                b.suspicion.speaks_for(c.device) || !self.workers.values().any(is_better)
-            }
-            Trial::Before { fresh_worker, another_device } => {
+        match b.suspicion.isolated_run(&self.history) {
+            IsolatedRun::NotNeeded => true,
+            IsolatedRun::Needed { fresh_worker, another_device } => {
                 (c.is_fresh || !fresh_worker)
-                    && (!another_device || b.suspicion.is_best_judge(c.device, &self.history))
+                    && (!another_device || b.suspicion.is_best_for_isolated_run(c.device, &self.history))
             }
-            Trial::Over => false,
+            IsolatedRun::Done => false,
         }
     }
 
-    /// The workers of which one has to be replaced for the first suspect that needs one that has run nothing; empty if none does, or if
-    /// there is one that it will get.
-    fn judges_wanted(&self, suspects: impl Iterator<Item = BatchId>) -> Vec<WorkerId> {
-        for suspicion in suspects.filter_map(|id| self.batches.get(&id)).map(|b| &b.suspicion) {
-            let Trial::Before { fresh_worker: true, another_device } = suspicion.trial(&self.history) else {
-                continue;
-            };
-            let is_judge = |w: &Worker| {
+    /// The worker to replace for the first suspect that needs a fresh one and will get none: of those that may run it the one that holds least.
+    fn replaceable(&self, mut suspects: impl Iterator<Item = BatchId>) -> Option<WorkerId> {
+        suspects.find_map(|id| {
+            let suspicion = &self.batches.get(&id)?.suspicion;
+            let run = suspicion.isolated_run(&self.history);
+            let IsolatedRun::Needed { fresh_worker: true, another_device } = run else { return None };
+            let may_run = |w: &Worker| {
                 w.takes_more()
                     && suspicion.may_fit(w.device, &self.history)
-                    && (!another_device || suspicion.is_best_judge(w.device, &self.history))
+                    && (!another_device || suspicion.is_best_for_isolated_run(w.device, &self.history))
             };
-            let judges: Vec<_> = self.workers.iter().filter(|(_, w)| is_judge(w)).collect();
-            if !judges.is_empty() && !judges.iter().any(|(_, w)| w.is_fresh()) {
-                return judges.into_iter().map(|(id, _)| *id).collect();
-            }
-        }
-        Vec::new()
+            let allowed = || self.workers.iter().filter(|(_, w)| may_run(w));
+            let least = allowed().min_by_key(|(_, w)| w.holds.len());
+            least.filter(|_| !allowed().any(|(_, w)| w.is_fresh())).map(|(worker, _)| *worker)
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Batch, Ledger};
 use crate::batch_events::{Aftermath, Rows, RunErrorKind};
-use crate::blame::{DeathOf, Trial, Verdict};
+use crate::blame::{BatchDeath, DeathOutcome, IsolatedRun};
 use crate::failure::FailureKind;
 use crate::ids::{BatchId, DeviceId};
 use crate::worker_exit::Evidence;
@@ -17,24 +17,24 @@ const OUT_OF_MEMORY_PAUSE: Duration = Duration::from_millis(250);
 const OUT_OF_MEMORY_DOUBLINGS: u32 = 6;
 
 impl Ledger {
-    pub(super) fn judge(
+    pub(super) fn after_death(
         &mut self,
         id: BatchId,
         mut b: Batch,
-        died: DeathOf,
+        died: BatchDeath,
         kind: FailureKind,
         error: String,
     ) -> Aftermath {
-        match b.suspicion.died(DeathOf { rows: b.rows.count, ..died }) {
-            Verdict::Retry => {
+        match b.suspicion.died(BatchDeath { rows: b.rows.count, ..died }) {
+            DeathOutcome::Retry => {
                 if died.evidence == Evidence::Strong {
-                    b.accusation = Some((kind, error));
+                    b.if_confirmed = Some((kind, error));
                 }
                 self.requeue(b)
             }
-            Verdict::Split => self.split(id, b),
-            Verdict::RunAlone => self.requeue_alone(b, Duration::ZERO),
-            Verdict::Fail => Aftermath::Failed(b.failed(kind, error)),
+            DeathOutcome::Split => self.split(id, b),
+            DeathOutcome::RunAlone => self.requeue_alone(b, Duration::ZERO),
+            DeathOutcome::Confirmed => Aftermath::Failed(b.failed(kind, error)),
         }
     }
 
@@ -67,10 +67,10 @@ impl Ledger {
 
     pub(super) fn refused(&mut self, mut b: Batch, device: DeviceId, error: String) -> Aftermath {
         b.suspicion.refused_on(device);
-        if self.history.is_proven(device) || b.suspicion.trial(&self.history) == Trial::Over {
+        if self.history.is_proven(device) || b.suspicion.isolated_run(&self.history) == IsolatedRun::Done {
             return Aftermath::Failed(b.failed(FailureKind::Model, error));
         }
-        b.accusation = Some((FailureKind::Model, error));
+        b.if_confirmed = Some((FailureKind::Model, error));
         self.requeue(b)
     }
 
@@ -85,7 +85,7 @@ impl Ledger {
             return self.split(id, b);
         };
         let part = |first, count| Rows { slot, first, count };
-        self.convicted.push_back(b.part(part(first + row, 1)).failed(FailureKind::Model, error));
+        self.confirmed.push_back(b.part(part(first + row, 1)).failed(FailureKind::Model, error));
         let rest = [part(first, row), part(first + row + 1, count - row - 1)];
         self.replace(id, &b, rest.into_iter().filter(|part| part.count > 0).collect())
     }

@@ -69,13 +69,13 @@ fn where_no_worker_is_fresh_and_none_is_coming_one_is_replaced() {
     }
     let _ = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "", T);
     // The worker that died is to be replaced, which is waited for, but not for ever.
-    assert_eq!((ledger.dispatch(T), ledger.next_renewal()), (None, None));
+    assert_eq!((ledger.dispatch(T), ledger.next_to_replace()), (None, None));
     let later = ledger.next_due(T).unwrap();
-    assert_eq!((ledger.dispatch(later), ledger.next_renewal()), (None, Some(WorkerId(1))));
+    assert_eq!((ledger.dispatch(later), ledger.next_to_replace()), (None, Some(WorkerId(1))));
     assert!(ledger.is_draining(WorkerId(1)));
     let _ = ledger.worker_lost(WorkerId(1), &WorkerExit::Clean, "", T);
     ledger.worker_ready(WorkerId(2), DeviceId(0));
-    assert_eq!(ledger.dispatch(later), None, "the other device is to judge it");
+    assert_eq!(ledger.dispatch(later), None, "it is to run on the other device");
     ledger.worker_ready(WorkerId(3), DeviceId(1));
     assert_eq!(ledger.dispatch(later).unwrap().worker, WorkerId(3));
 }
@@ -104,13 +104,13 @@ fn what_is_refused_before_anything_succeeded_fails_with_the_first_success_there(
     let aftermath = ledger.fault(WorkerId(0), first.batch, RunErrorKind::Model, "no".into(), T);
     assert!(matches!(aftermath, Some(Aftermath::Requeued(_))), "another device is to come");
     let _ = ledger.done(WorkerId(0), second.batch);
-    assert_eq!(ledger.next_convicted().map(|row| row.kind), Some(FailureKind::Model));
+    assert_eq!(ledger.next_confirmed().map(|row| row.kind), Some(FailureKind::Model));
     assert_eq!(ledger.n_batches(), 0);
 }
 
 /// Two workers of one device that have run something, and an item that killed a third one and then found no memory: it must run alone,
-/// and only a worker that has run nothing may judge it.
-fn an_item_that_needs_a_judge_and_must_run_alone() -> Ledger {
+/// and needs a fresh worker.
+fn an_item_that_needs_a_fresh_worker_and_must_run_alone() -> Ledger {
     let mut ledger = Ledger::new(1);
     (0..2).for_each(|w| ledger.worker_ready(WorkerId(w), DeviceId(0)));
     (0..2).for_each(|slot| ledger.add(rows(slot, 1), LeaveReason::Full));
@@ -133,13 +133,13 @@ fn an_item_that_needs_a_judge_and_must_run_alone() -> Ledger {
 
 #[test]
 fn no_worker_is_replaced_for_an_item_that_could_not_run_yet_and_one_is_as_soon_as_it_could() {
-    let mut ledger = an_item_that_needs_a_judge_and_must_run_alone();
-    assert_eq!((ledger.dispatch(T), ledger.next_renewal()), (None, None), "it is not due");
+    let mut ledger = an_item_that_needs_a_fresh_worker_and_must_run_alone();
+    assert_eq!((ledger.dispatch(T), ledger.next_to_replace()), (None, None), "it is not due");
     let mut now = ledger.next_due(T).unwrap();
     ledger.add(rows(3, 1), LeaveReason::Full);
     for slot in 4..50 {
         let a = ledger.dispatch(now).unwrap();
-        assert_eq!((ledger.dispatch(now), ledger.next_renewal()), (None, None), "something runs");
+        assert_eq!((ledger.dispatch(now), ledger.next_to_replace()), (None, None), "something runs");
         ledger.add(rows(slot, 1), LeaveReason::Full);
         now += Duration::from_secs(1);
         ledger.done(a.worker, a.batch).unwrap();
@@ -147,9 +147,9 @@ fn no_worker_is_replaced_for_an_item_that_could_not_run_yet_and_one_is_as_soon_a
     let last = ledger.dispatch(now).unwrap();
     ledger.done(last.worker, last.batch).unwrap();
     assert_eq!(ledger.dispatch(now), None);
-    let replaced = ledger.next_renewal().expect("nothing else is left to do");
+    let replaced = ledger.next_to_replace().expect("nothing else is left to do");
     let _ = ledger.worker_lost(replaced, &WorkerExit::Clean, "", T);
-    assert_eq!((ledger.dispatch(now), ledger.next_renewal()), (None, None), "one is enough");
+    assert_eq!((ledger.dispatch(now), ledger.next_to_replace()), (None, None), "one is enough");
     ledger.worker_ready(WorkerId(3), DeviceId(0));
     let a = ledger.dispatch(now).unwrap();
     assert_eq!((a.worker, a.rows), (WorkerId(3), rows(2, 1)));
@@ -158,10 +158,10 @@ fn no_worker_is_replaced_for_an_item_that_could_not_run_yet_and_one_is_as_soon_a
 #[test]
 fn no_worker_is_waited_for_once_the_successor_of_a_replaced_worker_is_there() {
     for successor_comes_first in [true, false] {
-        let mut ledger = an_item_that_needs_a_judge_and_must_run_alone();
+        let mut ledger = an_item_that_needs_a_fresh_worker_and_must_run_alone();
         let now = ledger.next_due(T).unwrap();
         assert_eq!(ledger.dispatch(now), None);
-        let replaced = ledger.next_renewal().unwrap();
+        let replaced = ledger.next_to_replace().unwrap();
         // It was being recycled as well, so its successor has been loading for a while.
         if successor_comes_first {
             ledger.worker_ready(WorkerId(3), DeviceId(0));

@@ -1,11 +1,11 @@
-//! What one worker holds, and what is known of it. It chooses and judges nothing.
+//! What one worker holds, and what is known of it. It chooses nothing.
 
 use std::collections::VecDeque;
 
 use crate::ids::{BatchId, DeviceId};
 
 /// A worker that has become ready and has not ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Worker {
     pub device: DeviceId,
     /// In the order in which they were sent, which is the order in which it begins them.
@@ -22,33 +22,22 @@ pub(super) struct Worker {
     pub bisecting: bool,
     /// It has answered for a batch.
     pub has_run: bool,
-    /// The last batch that it was given to have it for itself; it may be gone long since.
-    pub by_itself: Option<BatchId>,
+    /// The batch of its last isolated run, which may be gone long since.
+    pub isolated: Option<BatchId>,
 }
 
 impl Worker {
     pub fn on(device: DeviceId) -> Self {
-        Self {
-            device,
-            holds: VecDeque::new(),
-            draining: false,
-            has_successor: false,
-            failed_last: false,
-            broken: false,
-            ran_beside: Vec::new(),
-            bisecting: false,
-            has_run: false,
-            by_itself: None,
-        }
+        Self { device, ..Self::default() }
     }
 
     pub fn takes_more(&self) -> bool {
         !self.draining && !self.broken
     }
 
-    /// Behind an item on trial nothing waits, and beside a suspect nothing runs, so that nothing else can be what the worker dies of.
+    /// Beside and behind an isolated run there is nothing, so that nothing else can be what the worker dies of.
     pub fn has_room(&self, most_held: usize) -> bool {
-        self.holds.len() < most_held && !self.by_itself.is_some_and(|id| self.holds.contains(&id))
+        self.holds.len() < most_held && !self.isolated.is_some_and(|id| self.holds.contains(&id))
     }
 
     /// It has run nothing yet, and nothing waits there to be run.

@@ -53,7 +53,7 @@ proptest! {
     #![proptest_config(config(400))]
 
     #[test]
-    fn whatever_happens_every_item_ends_once_and_only_the_guilty_fail(
+    fn whatever_happens_every_item_ends_once_and_only_those_to_blame_fail(
         setup in setups(), ops in ops(), choices in proptest::collection::vec(any::<u8>(), 1..40)
     ) {
         played(&setup, &ops, &choices);

@@ -159,10 +159,10 @@ impl BatcherState {
         while self.watch_and_look(now) {
             self.take_and_send(now);
         }
-        while let Some(row) = self.ledger.next_convicted() {
+        while let Some(row) = self.ledger.next_confirmed() {
             self.fail_row(row);
         }
-        while let Some(worker) = self.ledger.next_renewal() {
+        while let Some(worker) = self.ledger.next_to_replace() {
             let (pipeline, stage) = (&self.pipeline_name, &self.name);
             tracing::info!(%pipeline, %stage, %worker, "a suspect needs a worker that has run nothing: one is replaced");
             self.end_if_drained(worker);

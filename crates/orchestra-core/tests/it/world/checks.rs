@@ -168,7 +168,7 @@ impl World {
             return;
         }
         self.lives.iter_mut().filter(|l| l.place == Place::Waits).for_each(|l| l.idle_wait += passed);
-        // Suspects wait for each other, too: a worker that is replaced for one of them judges that one.
+        // Suspects wait for each other, too: a worker that is replaced for one of them runs that one.
         let n_suspects = self.lives.iter().filter(|l| l.is_suspect).count();
         let longest = LONGEST_PAUSE + LOAD * u32::try_from(n_suspects).expect("there are few");
         let too_long = self.lives.iter().position(|l| l.idle_wait > longest);

@@ -74,9 +74,6 @@ impl World {
     pub(super) fn die(&mut self, worker: WorkerId, exit: &WorkerExit) {
         let Some(w) = self.workers.remove(&worker) else { return };
         let evidence = exit.evidence();
-        if w.phase != Phase::Serving && evidence == Evidence::Weak {
-            self.ledger.weak_death_elsewhere();
-        }
         // The batch for which it reported a broken device is gone already.
         let n_begun = self.setup.streams - usize::from(w.broken);
         if evidence == Evidence::Strong && !w.broken && !w.holds.is_empty() {

@@ -235,11 +235,11 @@ impl World {
     fn pump(&mut self) {
         loop {
             while let Some(assignment) = self.dispatch() {
-                self.renew();
+                self.replace_workers();
                 self.sent(assignment);
             }
-            self.renew();
-            while let Some(row) = self.ledger.next_convicted() {
+            self.replace_workers();
+            while let Some(row) = self.ledger.next_confirmed() {
                 self.fail(row);
             }
             if let Some(due) = self.ledger.next_due(self.now) {
@@ -268,8 +268,8 @@ impl World {
         assignment
     }
 
-    fn renew(&mut self) {
-        while let Some(worker) = self.ledger.next_renewal() {
+    fn replace_workers(&mut self) {
+        while let Some(worker) = self.ledger.next_to_replace() {
             self.workers.get_mut(&worker).expect("only workers that are there are replaced").draining = true;
             self.end_if_drained(worker);
         }

@@ -86,11 +86,7 @@ impl BatcherState {
     pub(super) fn worker_lost(&mut self, end: &WorkerEnd, begun: &[(BatchId, Duration)]) -> bool {
         let WorkerEnd { worker, exit, last_words, .. } = end;
         let worker = *worker;
-        if self.workers.remove(&worker).is_none()
-            && exit.evidence() == orchestra_core::worker_exit::Evidence::Weak
-        {
-            self.ledger.weak_death_elsewhere();
-        }
+        self.workers.remove(&worker);
         let lost = self.ledger.worker_lost(worker, exit, last_words, self.now());
         // What follows is told for the youngest first.
         for (batch, aftermath) in lost.held.iter().rev().zip(&lost.aftermath) {

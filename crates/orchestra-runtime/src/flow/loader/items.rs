@@ -1,14 +1,13 @@
 //! The items of a loader thread on their way through its process, and through the next one when it dies. No item is lost with a process: what
-//! it has not answered for goes to its successor, but for an item that is proven to kill.
+//! it has not answered for goes to its successor, but for an item that is confirmed to kill.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use orchestra_core::blame::{LoaderBlame, LoaderDeathOutcome};
 use orchestra_core::data::ItemError;
-use orchestra_core::loader_blame::{LoaderBlame, LoaderVerdict};
 use orchestra_core::{FailureKind, WorkerExit};
 use orchestra_worker::exit_codes::EXIT_NO_MEMORY;
-use orchestra_worker::loader::events::ChainSpec;
 
 use super::alone::AloneTurn;
 use super::child::LostLoader;
@@ -39,8 +38,10 @@ pub struct LoaderItems<'a> {
     pub unanswered: VecDeque<Ticket>,
     /// How many of them the process in hand was given.
     n_given: usize,
-    /// So many of them are given one at a time, since one of them made a process run wild.
+    /// So many of them, from the front, are given one at a time: a suspect, or those that a process had when it ran wild.
     one_by_one: usize,
+    /// There while the suspect in front is to have what the shares of all other loaders leave of the memory.
+    turn: Option<AloneTurn>,
     /// How many places it may read.
     n_places: usize,
     /// What an item takes, as a moving mean.
@@ -70,6 +71,7 @@ impl<'a> LoaderItems<'a> {
             unanswered: inbox.take_back(),
             n_given: 0,
             one_by_one: 0,
+            turn: None,
             n_places: 0,
             took: AHEAD,
             blame: LoaderBlame::default(),
@@ -96,7 +98,11 @@ impl<'a> LoaderItems<'a> {
     /// Starts a process, if there is none, before there is any item.
     pub fn start(&mut self) -> Result<(), LostLoader> {
         if self.process.is_none() {
-            let load = self.setup.load();
+            let mut load = self.setup.load();
+            if self.turn.is_some() {
+                load.region_bytes = load.most_region_bytes;
+                load.memory = own_bytes(self.setup.alone_bytes, load.region_bytes);
+            }
             self.n_places = load.readable.len();
             // One that dies before it is ready is replaced like any other.
             self.n_started += 1;
@@ -125,7 +131,12 @@ impl<'a> LoaderItems<'a> {
                 self.blame.loaded(item.id().index);
                 self.took = (self.took * 7 + loaded.took) / 8;
                 self.pause = self.setup.first_pause;
-                return ItemOutcome::Loaded(item, loaded, None);
+                let turn = self.turn.take();
+                if turn.is_some() {
+                    // The next process has its share of the memory again.
+                    (self.process, self.n_given, self.n_started) = (None, 0, 0);
+                }
+                return ItemOutcome::Loaded(item, loaded, turn);
             }
             if self.inbox.is_closed() {
                 return ItemOutcome::Closed;
@@ -163,73 +174,41 @@ impl<'a> LoaderItems<'a> {
             return None;
         }
         let at = through.min(had.saturating_sub(1));
-        let suspect = self.unanswered.get(at).filter(|_| had > 0).cloned();
-        let verdict =
-            self.blame.died(&lost.exit, lost.no_memory(), suspect.as_ref().map(|item| item.id().index));
-        let name = suspect.as_ref().map(|item| item.name().to_owned());
+        // Likewise where no process could be started that was to have all the memory for it.
+        let had_begun = had > 0 || self.turn.is_some();
+        let suspect = if had_begun { self.unanswered.remove(at) } else { None };
+        let (name, index) = suspect.as_ref().map(|item| (item.name().to_owned(), item.id().index)).unzip();
+        self.one_by_one = self.one_by_one.saturating_sub(usize::from(had_begun));
         tracing::warn!(item = name, exit = %lost.exit, last_words = %lost.last_words, "a loader is gone, another one goes on");
-        match (verdict, suspect) {
-            (LoaderVerdict::Fail(kind, tries), Some(item)) => {
-                self.unanswered.remove(at);
-                self.one_by_one = self.one_by_one.saturating_sub(1);
-                Some(ItemOutcome::Failed(item, self.refusal(kind, &lost, tries), tries))
+        match (self.blame.died(&lost.exit, lost.no_memory(), index), suspect) {
+            (LoaderDeathOutcome::Confirmed(kind, tries), Some(item)) => {
+                self.turn = None;
+                return Some(ItemOutcome::Failed(item, self.refusal(kind, &lost, tries), tries));
             }
-            (LoaderVerdict::Alone, Some(item)) => {
-                self.unanswered.remove(at);
-                self.one_by_one = self.one_by_one.saturating_sub(1);
-                Some(self.alone(item))
-            }
-            (LoaderVerdict::GiveUp, _) => Some(self.given_up(&lost)),
-            _ => {
-                if had == 0 {
-                    self.pause();
+            (LoaderDeathOutcome::GiveUp, _) => return Some(self.given_up(&lost)),
+            (outcome, Some(item)) => {
+                self.unanswered.push_front(item);
+                self.one_by_one += 1;
+                if outcome == LoaderDeathOutcome::RetryWithAllMemory {
+                    self.turn = self.wait_for_turn();
                 }
-                None
             }
+            (_, None) => {}
         }
+        if had == 0 {
+            self.pause();
+        }
+        None
     }
 
-    /// Loads an item in a process of its own, with what the shares of all other loaders leave; one item at a time in all the run. The share of this
-    /// one is free meanwhile: it has no other process.
-    fn alone(&mut self, item: Ticket) -> ItemOutcome {
-        let turn = loop {
-            match self.setup.alone.take() {
-                Some(turn) => break turn,
-                None if self.inbox.is_closed() => return ItemOutcome::Closed,
-                None => self.inbox.pause(PAUSE),
-            }
-        };
-        let load = self.setup.load();
-        let region_bytes = load.most_region_bytes;
-        let load =
-            ChainSpec { memory: own_bytes(self.setup.alone_bytes, region_bytes), region_bytes, ..load };
+    /// `None`: the run is over. Meanwhile the share of this loader is free: it has no process.
+    fn wait_for_turn(&self) -> Option<AloneTurn> {
         loop {
-            let loaded = LoaderProcess::start(self.setup, &load, self.inbox).and_then(|mut process| {
-                process.send(std::iter::once(item.locator()))?;
-                while process.is_ready_empty() {
-                    process.wait(Instant::now() + self.setup.limits.item_timeout)?;
-                }
-                Ok(process.take_ready())
-            });
-            let lost = match loaded {
-                Ok(Some(loaded)) => {
-                    self.blame.loaded(item.id().index);
-                    return ItemOutcome::Loaded(item, loaded, Some(turn));
-                }
-                Ok(None) => continue,
-                Err(lost) => lost,
-            };
-            if self.inbox.is_closed() {
-                return ItemOutcome::Closed;
+            let turn = self.setup.alone.take();
+            if turn.is_some() || self.inbox.is_closed() {
+                return turn;
             }
-            match self.blame.died(&lost.exit, lost.no_memory(), Some(item.id().index)) {
-                LoaderVerdict::Fail(kind, tries) => {
-                    let refusal = self.refusal(kind, &lost, tries);
-                    return ItemOutcome::Failed(item, refusal, tries);
-                }
-                LoaderVerdict::GiveUp => return self.given_up(&lost),
-                LoaderVerdict::GoOn | LoaderVerdict::Alone => self.pause(),
-            }
+            self.inbox.pause(PAUSE);
         }
     }
 

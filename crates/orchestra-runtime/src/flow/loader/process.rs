@@ -1,4 +1,4 @@
-//! One loader process: its start, its frames, its end. The thread that owns it waits for it, and for nothing else. It judges nothing.
+//! One loader process: its start, its frames, its end. The thread that owns it waits for it, and for nothing else.
 
 use std::collections::VecDeque;
 use std::io;
@@ -93,11 +93,6 @@ impl<'a> LoaderProcess<'a> {
         }
         let written = self.child.write(&ToLoader::Items { frames_done, text, ends });
         written.map(|()| n).map_err(|lost| self.lost(lost))
-    }
-
-    /// Whether nothing is known of any item.
-    pub fn is_ready_empty(&self) -> bool {
-        self.ready.is_empty()
     }
 
     /// What became of the next item, if that is known already.
