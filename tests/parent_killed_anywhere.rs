@@ -73,12 +73,12 @@ fn the_history_is_whole(place: &Workplace, least_starts: usize) {
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |what: &'static str| lines.iter().enumerate().filter(move |(_, line)| line["what"] == what);
     assert!(of("start").count() >= least_starts, "{} of {least_starts} starts", of("start").count());
-    let last = of("start").last().unwrap().0;
+    let last = of("start").next_back().unwrap().0;
     let workers =
         |what| of(what).filter(|(at, _)| *at > last).map(|(_, line)| line["worker"].to_string()).collect();
     let [started, ended]: [BTreeSet<String>; 2] = ["worker_started", "worker_ended"].map(workers);
     assert!(!started.is_empty() && started == ended, "{started:?} {ended:?}");
-    let status = of("status").last().unwrap().1;
+    let status = of("status").next_back().unwrap().1;
     assert_eq!((&status["items"]["done"], &status["version"]), (&ITEMS.into(), &1.into()));
     assert_eq!(lines.last().unwrap()["exit_code"], 0);
 }

@@ -57,14 +57,14 @@ async fn a_chain_of_models_under_backpressure_gives_every_item_to_the_sinks_of_a
         .model("affine", model.clone(), "workers = 1")
         .model("again", model, "workers = 1")
         .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
-        .infer("once", "pixels", "affine", 2)
-        .infer("twice", "once", "again", 2)
-        .infer("thrice", "twice", "affine", 2)
+        .infer("once", "pixels", "affine", 32)
+        .infer("twice", "once", "again", 32)
+        .infer("thrice", "twice", "affine", 32)
         .sink("read", "pixels", "")
         .sink("once", "once", "")
         .sink("thrice", "thrice", "")
-        // As few slots as there can be: one per stage, of two rows.
-        .add("[limits]\nmemory = 1536")
+        // As few slots as there can be: one per stage, a page of inputs and one of outputs.
+        .add("[limits]\nmemory = \"24KiB\"")
         .devices(1);
     let plan = place.plan();
     let slots: Vec<usize> = plan.batch_stages().map(|(_, infer)| infer.layout.slots).collect();
