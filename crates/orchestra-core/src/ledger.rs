@@ -52,7 +52,7 @@ pub struct Ledger {
     history: DeviceHistory,
     next_batch: u64,
     weak_deaths: u64,
-    /// Rows that are to blame, and that nobody was told of.
+    /// Rows that are confirmed and that `Ledger::next_confirmed` has not given yet.
     confirmed: VecDeque<FailedRow>,
     /// A worker that is to be replaced by a fresh one for an isolated run.
     to_replace: Option<WorkerId>,

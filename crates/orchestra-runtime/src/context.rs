@@ -12,6 +12,7 @@ use orchestra_plan::{DeferredPlan, MaxFailed, PipelinePlan, Plan};
 use orchestra_store::Extent;
 use tokio::time::Instant;
 
+use crate::account::outcome::RunOutcome;
 use crate::account::stats::Stats;
 use crate::child::spawn::ProcessLauncher;
 use crate::events::{EventHook, WorkerEvent};
@@ -20,7 +21,6 @@ use crate::fleet::launcher::Engines;
 use crate::flow::loader::AloneTurns;
 use crate::messages::{LimitReached, Stopped};
 use crate::panics::RunBug;
-use crate::start::RunOutcome;
 use crate::tasks::board::TaskBoard;
 use crate::tasks::groups::GroupOwner;
 use crate::trace::{MaybeTracer, RunBegan, Tracer, WorkerStep, WorkerTrace};

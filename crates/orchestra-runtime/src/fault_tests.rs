@@ -8,6 +8,7 @@ mod fake_process;
 mod fake_worker;
 pub(crate) mod gpus;
 mod log;
+pub(crate) mod memory_store;
 mod probe;
 mod script;
 mod stage;

@@ -41,6 +41,7 @@ pub mod trace;
 pub use account::counter::Counter;
 pub use account::histogram::HistogramReading;
 pub use account::meter::{Meter, Remains};
+pub use account::outcome::RunOutcome;
 pub use account::stats::{DeviceStats, PipelineStats, StageOnDevice, StageStats, Stats};
 pub use account::status::{
     DeviceStatus, ItemCounts, LoaderStatus, OutputReport, PipelineStatus, RunStatus, StageStatus,
@@ -62,7 +63,7 @@ pub use orchestra_core::worker_exit::ExitKind;
 pub use requests::{
     ProcessError, ReplyRecord, Request, RequestFlow, RequestFlowOptions, ShowRow, StartFlowError,
 };
-pub use start::{Earlier, FoundResults, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare};
+pub use start::{Earlier, FoundResults, Prepared, RunHandle, StartRunError, StopHandle, prepare};
 pub use tasks::best::best_task;
 pub use tasks::board::{TaskBoard, TaskReport, TaskStanding};
 pub use tasks::earlier::{KnownTask, commands_live, known as known_tasks, task_history};

@@ -1,7 +1,6 @@
 //! A run that is prepared, at work, and ended: the actor tree is started here, and its end is written into `run.json`. What blocks is in
 //! `start/prepare.rs`, before the first actor.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -14,6 +13,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::account::history::{HistoryEvents, HistoryWriter};
 use crate::account::meter::{Meter, Remains};
+use crate::account::outcome::RunOutcome;
 use crate::account::status::RunStatus;
 use crate::context::{RunContext, RunOptions};
 use crate::fleet::device_watch::DeviceWatcher;
@@ -26,7 +26,7 @@ use crate::messages::{PipelineEnd, RootMsg};
 use crate::root::{Orchestra, RootArgs, RunEnding};
 use crate::run_end::{TellTheEnd, judge, lifted, not_started};
 use crate::tasks::actor::TasksEnd;
-use crate::tasks::board::{TaskReport, TaskStanding};
+use crate::tasks::board::TaskReport;
 use crate::tasks::earlier::KnownTasks;
 
 mod discard;
@@ -79,24 +79,6 @@ impl Drop for AbortOnDrop {
 /// Tells a run to stop. Cheap to clone; dropping it stops nothing.
 #[derive(Clone)]
 pub struct StopHandle(ActorRef<RootMsg>);
-
-#[derive(Debug, Clone)]
-pub struct RunOutcome {
-    pub report: RunStatus,
-    /// Where each task stands of which an attempt has ended, by its id.
-    pub tasks: BTreeMap<String, TaskStanding>,
-    /// Exit code of the command: 0, 65, 69, 70, 75 or 130.
-    pub exit_code: i32,
-    /// What stopped it, where it is not complete, in words.
-    pub problems: Vec<String>,
-    /// Where limits of failed items stopped it: the settings (`limits.first_failed=0`) with which a start goes on regardless.
-    pub lifted_limits: Vec<String>,
-    /// Its records may be wrong, or come to no result: no start goes on with them.
-    pub must_start_over: bool,
-    /// This was the first of two parts: the file is to be planned again, and started with this outcome as [`RunOptions::first_part`]. See
-    /// [`Plan::deferred`].
-    pub goes_on: bool,
-}
 
 impl Prepared {
     /// The code with which this run ended before, if it did and there is nothing new to do.
@@ -223,7 +205,8 @@ impl RunHandle {
     /// The root fell over to a bug, and its actors with it: closes the journal in its place.
     async fn root_failed(&self) -> RunEnding {
         let (tell, told) = oneshot::channel();
-        let closed = move |journal, folder| drop(tell.send((journal, folder))); // Nobody else waits for it.
+        // A receiver that is gone has no use for it.
+        let closed = move |journal, folder| drop(tell.send((journal, folder)));
         self.committer.close(None, Box::new(closed));
         let lost = |_| (Err("the journal was not closed; the run can be resumed".into()), None);
         let (journal, folder) = told.await.unwrap_or_else(lost);

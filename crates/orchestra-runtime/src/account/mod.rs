@@ -5,5 +5,6 @@ pub mod histogram;
 pub mod history;
 pub mod left_out;
 pub mod meter;
+pub mod outcome;
 pub mod stats;
 pub mod status;

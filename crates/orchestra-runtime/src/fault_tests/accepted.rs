@@ -13,7 +13,8 @@ use super::fake_plan::plan_of_text;
 use super::fake_process::{FakeEngine, options_with};
 use super::log::Log;
 use super::script::*;
-use crate::start::{Earlier, RunOutcome, prepare};
+use crate::account::outcome::RunOutcome;
+use crate::start::{Earlier, prepare};
 
 /// The workflow of this seed, right or wrong, and how many items its sources have.
 fn workflow(seed: u64) -> (WorkflowFile, u64) {

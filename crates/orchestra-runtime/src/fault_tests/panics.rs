@@ -25,11 +25,12 @@ use super::fake_plan::plan_of_text;
 use super::fake_process::{FakeEngine, Launch, options_with};
 use super::gpus::Gpus;
 use super::log::Log;
+use super::memory_store::MemoryStore;
 use super::script::*;
 use crate::child::spawn::ProcessLauncher;
 use crate::context::RunOptions;
 use crate::fleet::device_watch::DeviceOptions;
-use crate::flow::uploads::{self, tests::Memory};
+use crate::flow::uploads;
 use crate::messages::{DeviceMsg, PipelineMsg, RootMsg, SourceMsg};
 use crate::start::{Earlier, RunHandle, prepare};
 use crate::tasks::actor::TasksMsg;
@@ -195,7 +196,7 @@ impl Map for Throwing<Arc<dyn Map>> {
 struct Rig {
     at: &'static str,
     folder: TempDir,
-    store: Arc<Memory>,
+    store: Arc<MemoryStore>,
 }
 
 impl Rig {
@@ -324,7 +325,7 @@ async fn a_panic_anywhere_ends_the_run_resumable_or_costs_nothing() {
     let mut wrong = Vec::new();
     for (at, times, then) in CASES {
         let throws = Throws::new(at, times);
-        let store = Arc::new(Memory { throws: throws.clone(), ..Memory::default() });
+        let store = Arc::new(MemoryStore { throws: throws.clone(), ..MemoryStore::default() });
         let rig = Rig { at, folder: TempDir::new().unwrap(), store };
         let ended = rig.run(&throws, true).await;
         let (code, why) = then.unwrap_or((0, ""));

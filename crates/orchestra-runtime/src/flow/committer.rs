@@ -173,7 +173,7 @@ pub struct Traces {
     pub is_broken: Cell<bool>,
 }
 
-/// Works until the journal is to be closed, or nobody is left who could ask for that.
+/// Works until the journal is closed, or every sender of jobs is gone.
 fn run(
     files: &mut RunFiles,
     (stats, traces): (&Stats, &Traces),
@@ -215,7 +215,7 @@ fn run(
     }
 }
 
-/// The next job, if anyone is left who could send one. Syncs as often as this says, also while none comes.
+/// The next job; `None` once every sender is gone. Syncs as often as this says, also while none comes.
 fn next_job(
     queue: &Receiver<CommitterJob>,
     every: Duration,

@@ -273,68 +273,17 @@ pub fn is_free(sink: &SinkPlan, run_id: &str, is_new: bool) -> Result<bool, List
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::io;
-    use std::sync::Mutex;
-
+mod tests {
     use orchestra_plan::PartFilesPlan;
-    use orchestra_store::{Object, ObjectOutput, ObjectPage, ObjectStore, Objects, StoredObject};
+    use orchestra_store::ObjectOutput;
 
     use super::*;
-    use crate::fault_tests::panics::Throws;
-
-    #[derive(Debug, Default)]
-    pub struct Memory {
-        pub objects: Mutex<BTreeMap<String, Vec<u8>>>,
-        pub throws: Throws,
-    }
-
-    impl ObjectStore for Memory {
-        fn can_list(&self, _: &str) -> bool {
-            true
-        }
-
-        fn has(&self, url: &str) -> Result<bool, ListError> {
-            Ok(self.objects.lock().unwrap().contains_key(url))
-        }
-
-        fn objects(&self, prefix: &str) -> Result<Objects, ListError> {
-            let all = self.objects.lock().unwrap();
-            let below = all.iter().filter(|(url, _)| url.starts_with(prefix));
-            let objects: Vec<_> =
-                below.map(|(url, bytes)| Object { url: url.clone(), bytes: bytes.len() as u64 }).collect();
-            Ok(Box::new(std::iter::once(Ok(ObjectPage { objects, is_last: true }))))
-        }
-
-        fn open(&self, url: &str) -> Result<Box<dyn io::Read>, ListError> {
-            let bytes = self.objects.lock().unwrap()[url].clone();
-            Ok(Box::new(io::Cursor::new(bytes)))
-        }
-    }
-
-    impl ObjectOutput for Memory {
-        fn read(&self, url: &str) -> Result<Option<StoredObject>, ListError> {
-            let bytes = self.objects.lock().unwrap().get(url).cloned();
-            Ok(bytes.map(|bytes| StoredObject { bytes, e_tag: None, version: None }))
-        }
-
-        fn create(&self, url: &str, bytes: Vec<u8>) -> Result<bool, ListError> {
-            self.throws.at("uploads");
-            let mut all = self.objects.lock().unwrap();
-            Ok(!all.contains_key(url) && all.insert(url.to_owned(), bytes).is_none())
-        }
-
-        fn replace(&self, url: &str, bytes: Vec<u8>, before: &StoredObject) -> Result<bool, ListError> {
-            let mut all = self.objects.lock().unwrap();
-            let is_there = all.get(url) == Some(&before.bytes);
-            Ok(is_there && all.insert(url.to_owned(), bytes).is_some())
-        }
-    }
+    use crate::fault_tests::memory_store::MemoryStore;
 
     const URL: &str = "s3://b/p/";
 
     /// A part of some kind of a host goes to this store, and its manifest beside it.
-    fn upload(store: &Arc<Memory>) -> Result<(), String> {
+    fn upload(store: &Arc<MemoryStore>) -> Result<(), String> {
         let folder = tempfile::tempdir().unwrap();
         let parts = PartFilesPlan { stem: "rows".into(), extension: "txt" };
         let bucket = BucketPlan { url: URL.to_owned(), store: store.clone() };
@@ -359,9 +308,9 @@ pub(crate) mod tests {
 
     #[test]
     fn a_source_takes_the_parts_and_not_their_manifest() {
-        let store = Arc::new(Memory::default());
+        let store = Arc::new(MemoryStore::default());
         upload(&store).unwrap();
-        let listed = |store: &Arc<Memory>| {
+        let listed = |store: &Arc<MemoryStore>| {
             let (out, urls) = (tempfile::tempdir().unwrap(), vec![URL.to_owned()]);
             let out = out.path().join("items");
             let source = orchestra_store::SourceStore(store.clone());
@@ -375,7 +324,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_manifest_of_this_run_without_an_extension_is_written_anew() {
-        let (store, url) = (Arc::new(Memory::default()), format!("{URL}{MANIFEST}"));
+        let (store, url) = (Arc::new(MemoryStore::default()), format!("{URL}{MANIFEST}"));
         let old = br#"{"version":1,"run_id":"r","sink":"rows","kind":"lines","rows":0,"parts":[]}"#;
         store.create(&url, old.to_vec()).unwrap();
         upload(&store).unwrap();

@@ -12,7 +12,7 @@ use orchestra_plan::{Plan, TaskHistory, TaskPlan, TasksPlan};
 use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStarted};
 use orchestra_worker::keeper::{CommandEnd, holders, is_stopped, kill_tree};
 
-use crate::start::RunOutcome;
+use crate::account::outcome::RunOutcome;
 use crate::tasks::best::{self, LastEnd};
 use crate::tasks::board::TaskStanding;
 use crate::tasks::part_schedule::pipelines_of;
