@@ -306,7 +306,9 @@ impl Workplace {
     /// beyond them, and then waits for the gate. Only where no result is cut off by this start: the last one has ended by itself.
     #[track_caller]
     pub fn start_until(&self, n: usize) -> Run {
-        let wanted = self.n_results() + n;
+        let before = self.n_results();
+        assert!(before == 0 || self.out().join("run.json").exists(), "the run before was killed");
+        let wanted = before + n;
         self.close_gate_after(n);
         let mut run = self.start(&[]);
         run.must_reach("the run is under way", || self.n_results() >= wanted);
