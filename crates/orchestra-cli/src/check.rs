@@ -51,10 +51,10 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
         stdout::print(&format!("{file}: no errors so far: not all of it was looked at\n"))?;
     }
     if let Some(plan) = plan {
-        if let Some(late) = &plan.deferred {
+        if let Some(deferred) = &plan.deferred {
             let tasks = counted(plan.tasks.tasks.len() as u64, "task", "tasks");
-            let (file, late) = (file.display(), late.in_words());
-            stdout::print(&format!("{file}: no errors so far: {tasks}; {late}\n"))?;
+            let (file, deferred) = (file.display(), deferred.in_words());
+            stdout::print(&format!("{file}: no errors so far: {tasks}; {deferred}\n"))?;
             return Ok(code);
         }
         counted_items?;

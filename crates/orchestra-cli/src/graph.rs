@@ -21,8 +21,8 @@ pub fn graph(
     let options = PlanOptions { offline: true, ..PlanOptions::default() };
     let planned = WorkflowText::read(&args.file)?.plan_for(&options, MachineView::default(), None);
     let plan = planning::show(planned, surroundings)?;
-    if let Some(late) = &plan.deferred {
-        let error = anyhow!("there is nothing to draw yet: {}", late.in_words());
+    if let Some(deferred) = &plan.deferred {
+        let error = anyhow!("there is nothing to draw yet: {}", deferred.in_words());
         return Err(Failed::new(ExitCode::TryAgain, error));
     }
     let view = GraphView::new(&plan);

@@ -139,7 +139,7 @@ impl RunCommand<'_> {
             (Some(plan), diagnostics) if diagnostics.render(planning::style(surroundings)) == said => plan,
             planned => planning::show(planned, surroundings)?,
         };
-        let plan = Arc::new(tasks::only(plan, &tasks::with_late(&first.plan, &args.only))?);
+        let plan = Arc::new(tasks::only(plan, &tasks::with_deferred(&first.plan, &args.only))?);
         let earlier = if asked == Earlier::Discard { Earlier::Replace } else { asked };
         self.part(plan, earlier, Some(first))
     }
@@ -156,7 +156,7 @@ impl RunCommand<'_> {
             orchestra::prepare_with(Arc::clone(&plan), earlier, None, version).map_err(not_started)?;
         self.open_logs(&plan, &prepared.run_id)?;
         retry::keep_command(&plan.output);
-        for reason in plan.reasons.iter().chain(&plan.deferred.as_ref().map(|late| late.in_words())) {
+        for reason in plan.reasons.iter().chain(&plan.deferred.as_ref().map(|deferred| deferred.in_words())) {
             tracing::info!(%reason, "planned");
         }
         if let Some(code) = prepared.nothing_to_do().filter(|_| args.only.is_empty()) {

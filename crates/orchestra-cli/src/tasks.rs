@@ -58,17 +58,17 @@ pub fn only(mut plan: Plan, names: &[String]) -> Result<Plan, Failed> {
 }
 
 /// These names, and the tasks by which pipelines are planned that one of them comes after: the second part of a run has them, too.
-pub fn with_late(plan: &Plan, names: &[String]) -> Vec<String> {
-    let late = plan.deferred.as_ref().filter(|_| !names.is_empty());
-    late.map_or_else(|| names.to_vec(), |late| [names, &late.tasks, &late.best].concat())
+pub fn with_deferred(plan: &Plan, names: &[String]) -> Vec<String> {
+    let deferred = plan.deferred.as_ref().filter(|_| !names.is_empty());
+    deferred.map_or_else(|| names.to_vec(), |deferred| [names, &deferred.tasks, &deferred.best].concat())
 }
 
 /// Where one of them comes after a sink, all pipelines run, and so do the tasks that these are planned by.
 fn of_plan(plan: &Plan, names: &[String]) -> Result<TasksPlan, String> {
     let named = plan.tasks.only(names)?;
     match &plan.deferred {
-        Some(late) if named.tasks.iter().any(|task| !task.after_sinks.is_empty()) => {
-            plan.tasks.only(&[names, &late.tasks, &late.best].concat())
+        Some(deferred) if named.tasks.iter().any(|task| !task.after_sinks.is_empty()) => {
+            plan.tasks.only(&[names, &deferred.tasks, &deferred.best].concat())
         }
         _ => Ok(named),
     }
@@ -87,7 +87,8 @@ pub fn show(plan: &Plan, records: &TaskRecords, as_json: bool) -> Result<ExitCod
         });
         return stdout::print_json(&rows.collect::<Vec<_>>());
     }
-    let later = plan.deferred.as_ref().map(|late| format!("\n{}\n", late.in_words())).unwrap_or_default();
+    let later =
+        plan.deferred.as_ref().map(|deferred| format!("\n{}\n", deferred.in_words())).unwrap_or_default();
     let commands_live = orchestra::commands_live(&plan.output);
     stdout::print(&(text(plan, &reports, &known, commands_live) + &later))
 }

@@ -68,7 +68,7 @@ pub enum RunErrorKind {
 
 /// What happened to a batch that gave no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Aftermath {
+pub enum FailedBatchOutcome {
     /// It waits again, whole, under this new id.
     Requeued(BatchId),
     /// The halves of this batch wait, or each of its rows, or what is left of it without a row that was rejected, which is the next that `Ledger::next_confirmed` gives.
@@ -86,11 +86,11 @@ pub enum Aftermath {
 
 /// What followed from the death of a worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostBatches {
     /// What it held, oldest first.
     pub held: Vec<BatchId>,
     /// What became of each batch it held.
-    pub aftermath: Vec<Aftermath>,
+    pub outcomes: Vec<FailedBatchOutcome>,
     /// A larger batch around the one that ran had died before, and the device is known to work: the death was to be expected.
     pub bisecting: bool,
 }

@@ -72,8 +72,8 @@ impl Element {
     ///
     /// # Errors
     /// The type cannot hold it: it is too large, it has a fraction, or it is an integer beyond 2^53 that a float would round.
-    pub fn append(self, dtype: DType, data: &mut Vec<u8>) -> Result<(), CannotHold> {
-        let beyond = || CannotHold { dtype, number: self, would_round: false };
+    pub fn append(self, dtype: DType, data: &mut Vec<u8>) -> Result<(), OutOfRange> {
+        let beyond = || OutOfRange { dtype, number: self, would_round: false };
         match dtype {
             DType::F32 | DType::F16 | DType::F64 => {
                 let number = match self {
@@ -92,7 +92,7 @@ impl Element {
                     && n.unsigned_abs() > LARGEST_WHOLE
                     && rounded as i128 != i128::from(n)
                 {
-                    return Err(CannotHold { would_round: true, ..beyond() });
+                    return Err(OutOfRange { would_round: true, ..beyond() });
                 }
                 match dtype {
                     DType::F32 => data.extend_from_slice(&(number as f32).to_ne_bytes()),
@@ -141,14 +141,14 @@ const LARGEST_WHOLE: u64 = 1 << f64::MANTISSA_DIGITS;
 
 /// A number that a type cannot hold.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CannotHold {
+pub struct OutOfRange {
     dtype: DType,
     number: Element,
     /// It is an integer that the type holds as another one only.
     pub would_round: bool,
 }
 
-impl fmt::Display for CannotHold {
+impl fmt::Display for OutOfRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { dtype, number, would_round } = self;
         let shown: &dyn fmt::Display = match number {

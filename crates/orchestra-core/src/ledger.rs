@@ -10,7 +10,9 @@ mod worker;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-pub use crate::batch_events::{Aftermath, Assignment, Completed, FailedRow, Lost, Rows, RunErrorKind};
+pub use crate::batch_events::{
+    Assignment, Completed, FailedBatchOutcome, FailedRow, LostBatches, Rows, RunErrorKind,
+};
 use crate::batch_queue::BatchQueue;
 use crate::batching::LeaveReason;
 use crate::blame::{BatchDeath, Suspicion};
@@ -60,7 +62,7 @@ pub struct Ledger {
     replacing: Option<WorkerId>,
     /// Since when a suspect waits for a fresh worker.
     fresh_worker_wanted_since: Option<Duration>,
-    /// See [`Aftermath::Stop`].
+    /// See [`FailedBatchOutcome::Stop`].
     is_stopped: bool,
 }
 
@@ -164,7 +166,7 @@ impl Ledger {
         fault: RunErrorKind,
         error: String,
         now: Duration,
-    ) -> Option<Aftermath> {
+    ) -> Option<FailedBatchOutcome> {
         let alone = self.alone == Some(batch);
         let first_of_worker = self.workers.get(&worker).is_some_and(|w| !w.has_run);
         let is_of_the_model = matches!(fault, RunErrorKind::Shape | RunErrorKind::Mixed);
@@ -191,7 +193,9 @@ impl Ledger {
                     BatchDeath { rows, evidence, device, alone, first_of_worker, shared, weak_elsewhere };
                 self.after_death(batch, b, died, FailureKind::Crash, error)
             }
-            RunErrorKind::TooLarge if rows == 1 => Aftermath::Failed(b.failed(FailureKind::TooLarge, error)),
+            RunErrorKind::TooLarge if rows == 1 => {
+                FailedBatchOutcome::Failed(b.failed(FailureKind::TooLarge, error))
+            }
             RunErrorKind::OutOfMemory | RunErrorKind::TooLarge => {
                 self.out_of_memory(batch, b, device, alone, error, now)
             }
@@ -210,11 +214,11 @@ impl Ledger {
         exit: &WorkerExit,
         last_words: &str,
         now: Duration,
-    ) -> Lost {
+    ) -> LostBatches {
         let Some(gone) = self.workers.remove(&worker) else {
             // One that never became ready: something kills at random.
             self.weak_deaths += u64::from(exit.evidence() == Evidence::Weak);
-            return Lost::default();
+            return LostBatches::default();
         };
         self.replacing.take_if(|w| *w == worker);
         if !gone.has_successor {
@@ -245,11 +249,11 @@ impl Ledger {
             if last_words.is_empty() { String::new() } else { format!("; its last words: {last_words}") };
         let error = format!("the worker {exit}{words}");
         let kind = if *exit == WorkerExit::Hung { FailureKind::Timeout } else { FailureKind::Crash };
-        let mut aftermath = Vec::with_capacity(gone.holds.len());
+        let mut outcomes = Vec::with_capacity(gone.holds.len());
         // Requeued last to first, so that the oldest ends up at the very front.
         for id in gone.holds.iter().rev() {
             let Some(mut b) = self.batches.remove(id) else { continue };
-            aftermath.push(if no_memory && begun.contains(id) {
+            outcomes.push(if no_memory && begun.contains(id) {
                 if b.rows.count == 1 {
                     self.history.refused(gone.device, now);
                 }
@@ -265,7 +269,11 @@ impl Ledger {
             self.weak_deaths += 1; // For every other batch this death happened elsewhere.
         }
         // Smaller batches follow, or a pause: no worker is to blame.
-        Lost { held: gone.holds.into(), aftermath, bisecting: bisecting || (no_memory && !begun.is_empty()) }
+        LostBatches {
+            held: gone.holds.into(),
+            outcomes,
+            bisecting: bisecting || (no_memory && !begun.is_empty()),
+        }
     }
 
     pub fn ceiling(&self, device: DeviceId) -> usize {
@@ -313,14 +321,14 @@ impl Ledger {
         Some(w.device)
     }
 
-    fn requeue(&mut self, batch: Batch) -> Aftermath {
-        Aftermath::Requeued(self.wait_again(batch))
+    fn requeue(&mut self, batch: Batch) -> FailedBatchOutcome {
+        FailedBatchOutcome::Requeued(self.wait_again(batch))
     }
 
-    fn requeue_alone(&mut self, batch: Batch, due: Duration) -> Aftermath {
+    fn requeue_alone(&mut self, batch: Batch, due: Duration) -> FailedBatchOutcome {
         let id = self.insert(batch);
         self.waiting.push_alone(id, due);
-        Aftermath::Requeued(id)
+        FailedBatchOutcome::Requeued(id)
     }
 
     /// Under a new id, so that a late or doubled answer to the old one finds nothing.

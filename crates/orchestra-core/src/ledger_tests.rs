@@ -41,7 +41,7 @@ fn a_worker_that_dies_for_lack_of_memory_counts_as_one_that_says_so() {
     ledger.add(rows(0, 4), LeaveReason::Full);
     let a = ledger.dispatch(T).unwrap();
     let lost = ledger.worker_lost(WorkerId(0), &died, WORDS, T);
-    assert_eq!(lost.aftermath, [Aftermath::Split(a.batch)]);
+    assert_eq!(lost.outcomes, [FailedBatchOutcome::Split(a.batch)]);
     assert!(lost.bisecting, "its place does not pay for it");
     assert_eq!(ledger.ceiling(DeviceId(0)), 2);
 
@@ -52,9 +52,9 @@ fn a_worker_that_dies_for_lack_of_memory_counts_as_one_that_says_so() {
         let worker = WorkerId(workers.next().unwrap());
         ledger.worker_ready(worker, DeviceId(0));
         ledger.dispatch(now).expect("it is due");
-        match ledger.worker_lost(worker, &died, WORDS, now).aftermath.pop().unwrap() {
-            Aftermath::Failed(f) => break f,
-            Aftermath::Requeued(_) => now = ledger.next_due(now).unwrap(),
+        match ledger.worker_lost(worker, &died, WORDS, now).outcomes.pop().unwrap() {
+            FailedBatchOutcome::Failed(f) => break f,
+            FailedBatchOutcome::Requeued(_) => now = ledger.next_due(now).unwrap(),
             other => panic!("a single row is failed or waits, and is not {other:?}"),
         }
     };
@@ -100,8 +100,8 @@ fn a_row_that_the_code_names_fails_at_once_and_the_others_run_again() {
     ledger.worker_ready(WorkerId(0), DeviceId(0));
     ledger.add(rows(0, 8), LeaveReason::Full);
     let a = ledger.dispatch(T).unwrap();
-    let aftermath = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Row(5), "row 5".into(), T);
-    assert_eq!(aftermath, Some(Aftermath::Split(a.batch)));
+    let outcome = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Row(5), "row 5".into(), T);
+    assert_eq!(outcome, Some(FailedBatchOutcome::Split(a.batch)));
     let failed = ledger.next_confirmed().unwrap();
     assert_eq!((failed.rows, failed.kind), (Rows { first: 5, ..rows(0, 1) }, FailureKind::Model));
     let mut others = Vec::new();
@@ -119,8 +119,8 @@ fn a_row_that_the_batch_does_not_have_speaks_against_no_item() {
     ledger.worker_ready(WorkerId(0), DeviceId(0));
     ledger.add(rows(0, 4), LeaveReason::Full);
     let a = ledger.dispatch(T).unwrap();
-    let aftermath = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Row(4), "row 4".into(), T);
-    assert_eq!((aftermath, ledger.next_confirmed()), (Some(Aftermath::Split(a.batch)), None));
+    let outcome = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Row(4), "row 4".into(), T);
+    assert_eq!((outcome, ledger.next_confirmed()), (Some(FailedBatchOutcome::Split(a.batch)), None));
 }
 
 #[test]
@@ -129,9 +129,9 @@ fn items_that_change_each_other_stop_all_and_none_is_to_blame() {
     ledger.worker_ready(WorkerId(0), DeviceId(0));
     ledger.add(rows(0, 4), LeaveReason::Full);
     let a = ledger.dispatch(T).unwrap();
-    let aftermath = ledger.fault(a.worker, a.batch, RunErrorKind::Mixed, "mixed".into(), T).unwrap();
-    let Aftermath::Stop { waits, why, kind: RunErrorKind::Mixed } = aftermath else {
-        panic!("{aftermath:?}")
+    let outcome = ledger.fault(a.worker, a.batch, RunErrorKind::Mixed, "mixed".into(), T).unwrap();
+    let FailedBatchOutcome::Stop { waits, why, kind: RunErrorKind::Mixed } = outcome else {
+        panic!("{outcome:?}")
     };
     assert_eq!((waits != a.batch, &*why, ledger.n_batches()), (true, "mixed", 1));
     assert_eq!((ledger.dispatch(T), ledger.next_confirmed()), (None, None));
@@ -146,8 +146,8 @@ fn what_has_no_rows_speaks_against_no_item_and_each_runs_by_itself() {
     let mut alone = Vec::new();
     while let Some(a) = ledger.dispatch(T) {
         if a.rows.count > 1 {
-            let aftermath = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Shape, "no rows".into(), T);
-            assert_eq!(aftermath, Some(Aftermath::Split(a.batch)));
+            let outcome = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Shape, "no rows".into(), T);
+            assert_eq!(outcome, Some(FailedBatchOutcome::Split(a.batch)));
             continue;
         }
         alone.push((a.rows.slot.0, a.rows.first));
@@ -164,8 +164,8 @@ fn what_is_no_row_of_a_single_item_stops_everything_and_fails_nothing() {
     ledger.add(rows(0, 1), LeaveReason::Full);
     ledger.add(rows(1, 1), LeaveReason::Full);
     let a = ledger.dispatch(T).unwrap();
-    let aftermath = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Shape, "no rows".into(), T).unwrap();
-    assert!(matches!(aftermath, Aftermath::Stop { why, .. } if why == "no rows"));
+    let outcome = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Shape, "no rows".into(), T).unwrap();
+    assert!(matches!(outcome, FailedBatchOutcome::Stop { why, .. } if why == "no rows"));
     assert_eq!((ledger.dispatch(T), ledger.next_confirmed()), (None, None));
     assert_eq!(ledger.n_batches(), 2, "both wait for another start");
 }

@@ -53,7 +53,7 @@ pub mod worker_places;
 
 pub use choices::{Choice, Word};
 pub use device::{DeviceKind, DeviceSpec};
-pub use element::{CannotHold, Element, compare_numbers};
+pub use element::{Element, OutOfRange, compare_numbers};
 pub use failure::{ErrorClass, Failure, FailureKind};
 pub use ids::{
     BatchId, ColumnRef, DeviceId, ItemId, ModelId, Origin, OutputSlotId, PipelineId, SinkId, SlotId,

@@ -57,7 +57,7 @@ const AGAIN: usize = 3;
 
 /// An output of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Observed {
+pub struct ObservedOutput {
     /// Items of the batch.
     pub batch: usize,
     pub shape: Vec<usize>,
@@ -77,17 +77,17 @@ pub struct ProbeRuns {
     /// Items and shapes of all of them: batches of several sizes, of several values each.
     pub all: Vec<(usize, Vec<usize>)>,
     /// The last of them,
-    pub before: Observed,
+    pub before: ObservedOutput,
     /// the same with another item in each of the places [`replaced`],
-    pub replaced: Vec<(usize, Observed)>,
+    pub replaced: Vec<(usize, ObservedOutput)>,
     /// `before`, run again,
-    pub again: Observed,
+    pub again: ObservedOutput,
     /// a batch of its first item alone, which has as many,
-    pub same: Observed,
+    pub same: ObservedOutput,
     /// `before` with fewer items, where the model takes them,
-    pub fewer: Vec<Observed>,
+    pub fewer: Vec<ObservedOutput>,
     /// and with its first item alone, twice, where the model takes that.
-    pub alone: Option<[Observed; 2]>,
+    pub alone: Option<[ObservedOutput; 2]>,
 }
 
 impl ProbeRuns {
@@ -157,7 +157,7 @@ impl ProbeRuns {
     fn tells_the_place(&self, axis: usize, per_item: usize) -> bool {
         let (same, before) = (&self.same, &self.before);
         let differs = |(one, of_one), (other, of_other)| {
-            let (one, other): (&Observed, &Observed) = (one, other);
+            let (one, other): (&ObservedOutput, &ObservedOutput) = (one, other);
             one.differs(of_one, other, of_other, axis, per_item)
         };
         (1..before.batch).any(|item| differs((same, item), (same, 0)))
@@ -169,7 +169,7 @@ impl ProbeRuns {
     }
 
     /// What is changed by `item`, for another of which the output is `after`.
-    fn mixing_by(&self, item: usize, after: &Observed, axis: usize, per_item: usize) -> Mixing {
+    fn mixing_by(&self, item: usize, after: &ObservedOutput, axis: usize, per_item: usize) -> Mixing {
         let before = &self.before;
         if before.shape != after.shape {
             return Mixing::Apart; // Its shape differs by the values: nothing can be told.
@@ -202,7 +202,7 @@ impl ProbeRuns {
     }
 }
 
-impl Observed {
+impl ObservedOutput {
     /// Whether numbers of an output of the same shape differ, beyond rounding.
     fn differs_from(&self, other: &Self) -> bool {
         (0..self.shape.iter().product())
@@ -234,8 +234,8 @@ impl Observed {
 /// What an output holds for an item, in its batch and alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pair {
-    pub in_batch: Observed,
-    pub alone: Observed,
+    pub in_batch: ObservedOutput,
+    pub alone: ObservedOutput,
 }
 
 impl Pair {
@@ -386,7 +386,7 @@ mod tests {
         let run = |items: &[f32]| {
             let (shape, values) = model(items);
             let bytes = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
-            Observed { batch: items.len(), shape, elements: Elements::Numbers(DType::F32, bytes) }
+            ObservedOutput { batch: items.len(), shape, elements: Elements::Numbers(DType::F32, bytes) }
         };
         let noise = [0.3, 0.9, 0.7, 0.2];
         let mut all = Vec::new();
@@ -529,7 +529,11 @@ mod tests {
     fn compared(items: &[f32], model: impl Fn(&[f32]) -> (Vec<usize>, Vec<f32>)) -> Option<usize> {
         let observed = |values: &[f32]| {
             let bytes = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
-            Observed { batch: 1, shape: vec![values.len()], elements: Elements::Numbers(DType::F32, bytes) }
+            ObservedOutput {
+                batch: 1,
+                shape: vec![values.len()],
+                elements: Elements::Numbers(DType::F32, bytes),
+            }
         };
         let (shape, batch) = model(items);
         let row = batch.len() / shape[0];

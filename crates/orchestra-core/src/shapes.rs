@@ -26,7 +26,7 @@ pub use self::row_work::{RowWork, map_from, map_of};
 
 /// How many rows a map makes of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fan {
+pub enum FanOut {
     One,
     /// One or none: a row that is dropped ends there.
     AtMostOne,
@@ -66,8 +66,8 @@ pub trait Registry {
 /// Pure code on rows. One object serves all threads; each thread has a [`MapRun`] of its own.
 pub trait Map: fmt::Debug + Send + Sync {
     /// How many rows it makes of one.
-    fn fan(&self) -> Fan {
-        Fan::One
+    fn fan(&self) -> FanOut {
+        FanOut::One
     }
 
     /// What one thread needs for it: its buffers.
@@ -107,7 +107,7 @@ pub trait MapRun: Send {
 
 /// Takes the rows that a map makes.
 pub trait Emit {
-    /// So many rows follow. For maps with [`Fan::Parts`], before the first row.
+    /// So many rows follow. For maps with [`FanOut::Parts`], before the first row.
     fn parts(&mut self, n: usize) -> Result<(), ItemError>;
 
     /// The next row, in the order of the columns that the stage gives.
@@ -211,13 +211,13 @@ pub trait Fetch: fmt::Debug + Send + Sync {
         None
     }
     /// The files that it opens. A loader process can read no others.
-    fn opens(&self) -> Opens {
-        Opens::Any
+    fn opens(&self) -> FileAccess {
+        FileAccess::Any
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-pub enum Opens {
+pub enum FileAccess {
     /// Any: nothing is known of them.
     Any,
     /// Those that items lie in, and no others. The function finds that file in a locator; `None`: there is none.

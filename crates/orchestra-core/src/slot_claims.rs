@@ -57,9 +57,9 @@ pub enum NoneFree {
 
 /// Counts the items whose rows are claimed. A reader that sees all items counted sees each of these claims.
 #[derive(Debug, Default)]
-pub struct ItemsThrough(AtomicU64);
+pub struct ClaimedItems(AtomicU64);
 
-impl ItemsThrough {
+impl ClaimedItems {
     /// After the rows of these items were claimed.
     pub fn add(&self, items: u64) {
         self.0.fetch_add(items, Ordering::Release);

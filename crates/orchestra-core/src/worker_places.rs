@@ -96,7 +96,7 @@ pub struct WorkerPlaces {
     budget: RestartBudget,
     /// The clock of the budget: the time that dead workers had stood, loaded and unharmed. The time that workers take to die is no time
     /// in which things went well: a place whose workers die after a load of a minute would never be given up.
-    stood: Duration,
+    healthy_time: Duration,
     /// A successor found no memory beside the worker whose place it was to take.
     is_tight: bool,
     /// Those that are to make way for a successor once no other does.
@@ -109,7 +109,7 @@ impl WorkerPlaces {
             places: vec![PlaceState { is_parked: false, is_tried: false, lost: None }; n_places],
             members: BTreeMap::new(),
             budget: RestartBudget::new(policy),
-            stood: Duration::ZERO,
+            healthy_time: Duration::ZERO,
             is_tight: false,
             worn: BTreeSet::new(),
         }
@@ -199,8 +199,8 @@ impl WorkerPlaces {
     }
 
     /// The worker that is about to be reported as ended had stood for so long: loaded, and not running what it died of.
-    pub fn had_stood(&mut self, time: Duration) {
-        self.stood = self.stood.saturating_add(time);
+    pub fn add_healthy_time(&mut self, time: Duration) {
+        self.healthy_time = self.healthy_time.saturating_add(time);
     }
 
     pub fn ended(&mut self, worker: WorkerId, death: &Death<'_>) -> Vec<PlaceOrder> {
@@ -247,7 +247,7 @@ impl WorkerPlaces {
             self.places[place].is_parked = true;
             return vec![PlaceOrder::Withdrawn { left: self.n_open() }];
         }
-        match self.budget.died(death, self.stood) {
+        match self.budget.died(death, self.healthy_time) {
             Restart::Park => {
                 self.places[place].is_parked = true;
                 vec![PlaceOrder::Parked { left: self.n_open() }]

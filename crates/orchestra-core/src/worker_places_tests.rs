@@ -115,7 +115,7 @@ fn deaths_are_forgotten_for_time_in_which_workers_stood_and_not_for_time_that_th
         let mut world = World::at_rest(1);
         for _ in 1..20 {
             let Some(dead) = world.serving(0).first().copied() else { break };
-            world.worker_places.had_stood(stood);
+            world.worker_places.add_healthy_time(stood);
             world.end(dead, &CRASHED, false);
             for place in std::mem::take(&mut world.waiting) {
                 let order = world.worker_places.start_place(place);

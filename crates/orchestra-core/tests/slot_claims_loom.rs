@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
-use orchestra_core::slot_claims::{Claim, Closed, Complete, ItemsThrough, NoneFree, SlotClaims};
+use orchestra_core::slot_claims::{Claim, ClaimedItems, Closed, Complete, NoneFree, SlotClaims};
 
 /// What the owner keeps for a slot, without any lock: only the claims order those that touch it.
 struct Cells {
@@ -132,7 +132,7 @@ fn each_row_belongs_to_one_writer_and_each_slot_is_complete_for_one_thread() {
 #[test]
 fn whoever_sees_that_writers_are_through_with_all_items_finds_their_rows() {
     all_orders(3, || {
-        let (pool, through) = (pool(2, 1, 2), Arc::new(ItemsThrough::default()));
+        let (pool, through) = (pool(2, 1, 2), Arc::new(ClaimedItems::default()));
         let writers = [1, 2].map(|value| {
             let through = Arc::clone(&through);
             spawn(&pool, move |p| {

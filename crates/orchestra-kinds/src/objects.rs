@@ -199,7 +199,7 @@ pub enum TroubleKind {
 
 impl Trouble {
     /// What an item ends with that lies in this object.
-    pub fn refusal(self, url: &[u8]) -> ItemError {
+    pub fn item_error(self, url: &[u8]) -> ItemError {
         let kind = match self.kind {
             TroubleKind::Store | TroubleKind::Refused => FailureKind::Unreachable,
             TroubleKind::Missing | TroubleKind::Object | TroubleKind::Question | TroubleKind::Settings => {
@@ -250,7 +250,7 @@ impl ReadObject for NoReader {
     }
 
     fn read(&mut self, url: &[u8], _: &mut Vec<u8>) -> Result<(), ItemError> {
-        self.head(url).map(drop).map_err(|trouble| trouble.refusal(url))
+        self.head(url).map(drop).map_err(|trouble| trouble.item_error(url))
     }
 
     fn read_part(&mut self, url: &[u8], _: u64, _: u64, _: &mut Vec<u8>) -> Result<(), Trouble> {

@@ -48,9 +48,11 @@ pub(crate) fn cpu_affinity(
             is_enough.then(|| NodeCores { node: home.id, cores: home.cores.clone() })
         })
         .collect();
-    for ((PlacedDevice { device, .. }, home), near) in placed.iter().zip(&homes).zip(&of_devices) {
-        let what = match (near, home) {
-            (Some(near), _) => format!("stay on NUMA node {} ({})", near.node, core_text(&near.cores)),
+    for ((PlacedDevice { device, .. }, home), affinity) in placed.iter().zip(&homes).zip(&of_devices) {
+        let what = match (affinity, home) {
+            (Some(affinity), _) => {
+                format!("stay on NUMA node {} ({})", affinity.node, core_text(&affinity.cores))
+            }
             (None, Some(home)) => format!(
                 "run on any core, because this process may use {} of NUMA node {}, and the workers that belong there want {}",
                 match &home.cores[..] {
@@ -66,10 +68,12 @@ pub(crate) fn cpu_affinity(
         reasons.push(format!("device {}: its workers {what}", device.name));
     }
     let loaders = loader_affinity(&of_devices, loaders);
-    if let Some(near) = &loaders {
-        let text = core_text(&near.cores);
-        reasons
-            .push(format!("loaders: they stay on NUMA node {} ({text}), where all devices are", near.node));
+    if let Some(affinity) = &loaders {
+        let text = core_text(&affinity.cores);
+        reasons.push(format!(
+            "loaders: they stay on NUMA node {} ({text}), where all devices are",
+            affinity.node
+        ));
     }
     NodePlacement { devices: of_devices, loaders }
 }
@@ -146,8 +150,11 @@ mod tests {
     fn placed(devices: &[Device], n_nodes: u32, loaders: usize) -> (Vec<Option<u32>>, Option<u32>) {
         let placed: Vec<PlacedDevice<'_>> =
             devices.iter().map(|device| PlacedDevice { device, threads: 1 }).collect();
-        let near = cpu_affinity(&placed, &nodes(n_nodes), loaders, &mut Vec::new());
-        (near.devices.iter().map(|d| d.as_ref().map(|d| d.node)).collect(), near.loaders.map(|l| l.node))
+        let affinity = cpu_affinity(&placed, &nodes(n_nodes), loaders, &mut Vec::new());
+        (
+            affinity.devices.iter().map(|d| d.as_ref().map(|d| d.node)).collect(),
+            affinity.loaders.map(|l| l.node),
+        )
     }
 
     /// The nodes of devices whose workers have this many threads, and what is said, where node 0 has the cores 0 to 7 and node 1 only
@@ -158,22 +165,22 @@ mod tests {
         let mut nodes = nodes(2);
         nodes[1].cores = left.to_vec();
         let mut reasons = Vec::new();
-        let near = cpu_affinity(&placed, &nodes, 4, &mut reasons);
-        (near.devices.into_iter().map(|d| d.map(|d| d.node)).collect(), reasons.join("\n"))
+        let affinity = cpu_affinity(&placed, &nodes, 4, &mut reasons);
+        (affinity.devices.into_iter().map(|d| d.map(|d| d.node)).collect(), reasons.join("\n"))
     }
 
     #[test]
     fn no_worker_is_squeezed_into_what_a_cpuset_leaves_of_a_node() {
         let one = |threads, left: &[u32]| on_a_part_of_node_1(&[(gpu(Some(1)), threads)], left);
         assert_eq!(one(2, &[8, 9]).0, [Some(1)]);
-        let (near, said) = one(1, &[8]);
-        assert_eq!(near, [None]);
+        let (affinity, said) = one(1, &[8]);
+        assert_eq!(affinity, [None]);
         assert!(
             said.contains("only core 8 of NUMA node 1, and the workers that belong there want 2"),
             "{said}"
         );
-        let (near, said) = one(3, &[8, 9]);
-        assert_eq!(near, [None]);
+        let (affinity, said) = one(3, &[8, 9]);
+        assert_eq!(affinity, [None]);
         assert!(said.contains("only cores 8-9 of NUMA node 1") && said.contains("want 3"), "{said}");
         assert!(one(1, &[]).1.contains("no core of NUMA node 1"), "{}", one(1, &[]).1);
         // Two GPUs share what is left of their node.

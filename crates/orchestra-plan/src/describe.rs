@@ -35,8 +35,10 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
         writeln!(out)?;
     }
     let loaders = plan.loader_threads;
-    let on =
-        plan.loader_affinity.as_ref().map_or(String::new(), |near| format!(" on NUMA node {}", near.node));
+    let on = plan
+        .loader_affinity
+        .as_ref()
+        .map_or(String::new(), |affinity| format!(" on NUMA node {}", affinity.node));
     writeln!(out, "loaders   {loaders} {}{on}", if loaders == 1 { "process" } else { "processes" })?;
     writeln!(out, "\ndevices")?;
     if plan.devices.is_empty() {
@@ -48,11 +50,11 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
                 (format_bytes(m.free), format_bytes(m.total), format_bytes(m.headroom));
             format!("{free} free of {total}, {headroom} kept as headroom")
         });
-        let near = device
+        let affinity = device
             .cpu_affinity
             .as_ref()
-            .map_or(String::new(), |near| format!(", on NUMA node {}", near.node));
-        format!("  {:<10}{of_memory}", device.spec.name).trim_end().to_owned() + &near
+            .map_or(String::new(), |affinity| format!(", on NUMA node {}", affinity.node));
+        format!("  {:<10}{of_memory}", device.spec.name).trim_end().to_owned() + &affinity
     });
     write_merged(out, plan, devices)?;
     write_memory(out, plan)?;

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::data::{Column, Schema};
-use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, KindSettings, Map, Reduce, RequestItem, map_of};
+use orchestra_core::shapes::{Encoder, FanOut, Fetch, Fold, KindSettings, Map, Reduce, RequestItem, map_of};
 use orchestra_core::{ImageSpec, TensorSpec};
 use orchestra_store::{Expand, ItemEntry, ListError, ObjectOutput, ObjectStore};
 use serde_json::Value as Json;
@@ -254,10 +254,10 @@ impl Runs {
     }
 
     /// Whether each row becomes several.
-    pub fn fan(&self) -> Fan {
+    pub fn fan(&self) -> FanOut {
         match self {
             Runs::Map(map) => map.fan(),
-            Runs::Fold(_) | Runs::Reduce(_) => Fan::One,
+            Runs::Fold(_) | Runs::Reduce(_) => FanOut::One,
         }
     }
 }

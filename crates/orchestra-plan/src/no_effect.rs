@@ -3,7 +3,7 @@
 use orchestra_core::SandboxMode;
 use orchestra_core::credentials::can_mean_one;
 use orchestra_core::data::ColumnType;
-use orchestra_core::shapes::Opens;
+use orchestra_core::shapes::FileAccess;
 
 use crate::cx::Cx;
 use crate::devices::Device;
@@ -27,7 +27,8 @@ impl NoEffect<'_> {
         self.trims(cx);
         let is_off = limits.sandbox == SandboxMode::Off;
         for source in sources {
-            let reads_all = source.plan.as_ref().is_some_and(|plan| matches!(plan.fetch.opens(), Opens::Any));
+            let reads_all =
+                source.plan.as_ref().is_some_and(|plan| matches!(plan.fetch.opens(), FileAccess::Any));
             let why = match (is_off, reads_all) {
                 (true, _) => "its loaders are not confined: `limits.sandbox` is \"off\"",
                 (false, true) => "its loaders read as their user",

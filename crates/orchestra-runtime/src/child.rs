@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use self::spawn::{Launched, WorkerProcess};
-use self::words::{Said, last_words};
+use self::words::{StderrText, last_words};
 
 /// How long a process may take to exit after it closed its socket, and stderr to end after the process.
 const LINGER: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ pub struct Child<F> {
 
 impl<F: Frame> Child<F> {
     /// Takes over a process, and gives the way of frames to it. What it says on stderr is told to `log`. Must be called within a tokio runtime.
-    pub fn new(launched: Launched, log: impl FnMut(Said<'_>) + Send + 'static) -> (Self, FrameSender) {
+    pub fn new(launched: Launched, log: impl FnMut(StderrText<'_>) + Send + 'static) -> (Self, FrameSender) {
         let Launched { reader, writer, stderr, process } = launched;
         let child = Self {
             process,

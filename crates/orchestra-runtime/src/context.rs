@@ -18,7 +18,7 @@ use crate::child::spawn::ProcessLauncher;
 use crate::events::{EventHook, WorkerEvent};
 use crate::fleet::device_watch::{DeviceOptions, DeviceWatch};
 use crate::fleet::launcher::Engines;
-use crate::flow::loader::AloneTurns;
+use crate::flow::loader::ExclusiveLoads;
 use crate::messages::{LimitReached, Stopped};
 use crate::panics::RunBug;
 use crate::tasks::board::TaskBoard;
@@ -115,7 +115,7 @@ pub struct RunContext {
     pub tracer: MaybeTracer,
     pub watch: Arc<DeviceWatch>,
     pub tasks: Arc<TaskBoard>,
-    pub loads_alone: AloneTurns,
+    pub loads_alone: ExclusiveLoads,
     pub bug: RunBug,
     next_worker: AtomicU32,
 }
@@ -143,7 +143,7 @@ impl RunContext {
             tracer,
             watch,
             tasks: Arc::default(),
-            loads_alone: AloneTurns::default(),
+            loads_alone: ExclusiveLoads::default(),
             bug: RunBug::default(),
             next_worker: AtomicU32::new(0),
         }

@@ -10,9 +10,9 @@ pub(crate) mod gpus;
 mod log;
 pub(crate) mod memory_store;
 mod probe;
+mod recorder;
 mod script;
 mod stage;
-mod told;
 
 mod accepted;
 mod answers;

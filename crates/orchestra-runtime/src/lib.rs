@@ -40,7 +40,7 @@ pub mod trace;
 
 pub use account::counter::Counter;
 pub use account::histogram::HistogramReading;
-pub use account::meter::{Meter, Remains};
+pub use account::meter::{Meter, RunObserver};
 pub use account::outcome::RunOutcome;
 pub use account::stats::{DeviceStats, PipelineStats, StageOnDevice, StageStats, Stats};
 pub use account::status::{

@@ -50,13 +50,13 @@ pub struct TokenEnd {
 
 /// What has ended of some rows: of a batch, of a fold or of an item that was loaded.
 pub struct EndedRows {
-    pub whole: Option<WholeItems>,
+    pub whole: Option<SingleRecordItems>,
     pub tokens: Vec<TokenEnd>,
 }
 
 /// Items that each ended with its only record, where [`orchestra_plan::Plan::linear_from`] says that all do: nothing of them has to be counted,
 /// so they come as one block, without a ticket and a record each.
-pub struct WholeItems {
+pub struct SingleRecordItems {
     pub source: SourceId,
     pub sink: SinkId,
     pub done: Vec<ItemId>,
@@ -192,7 +192,7 @@ pub enum DeviceMsg {
     /// A pause is over: start a worker in this place, if it still needs one.
     StartWorker {
         /// Which stage served here, by its place in the manager's table.
-        post: usize,
+        at: usize,
         place: usize,
     },
     WorkerReady {

@@ -20,7 +20,7 @@ use crate::flow::carried::CarriedArena;
 use crate::flow::chain::{BatchTarget, Chain, ChainTargets, kept_pictures};
 use crate::flow::endpoints::Endpoints;
 use crate::flow::ends::Ends;
-use crate::flow::fold::{FoldArgs, FoldOf, FoldStage};
+use crate::flow::fold::{FoldArgs, FoldInput, FoldStage};
 use crate::flow::fold_target::FoldTarget;
 use crate::flow::processor::Processor;
 use crate::flow::source::{Source, SourceArgs};
@@ -164,10 +164,10 @@ impl PipelineState {
                     self.build_batch(me, stage, own).await?;
                 }
                 Shape::Fold(FoldPlan::Parts(fold)) => {
-                    self.build_fold(me, stage, FoldOf::Parts(Arc::clone(fold)));
+                    self.build_fold(me, stage, FoldInput::Parts(Arc::clone(fold)));
                 }
                 Shape::Fold(FoldPlan::Join { ways }) => {
-                    self.build_fold(me, stage, FoldOf::Join(ways.clone()));
+                    self.build_fold(me, stage, FoldInput::Join(ways.clone()));
                 }
             }
         }
@@ -180,7 +180,7 @@ impl PipelineState {
         Ok(())
     }
 
-    fn build_fold(&mut self, me: &ActorRef<PipelineMsg>, stage: StageId, of: FoldOf) {
+    fn build_fold(&mut self, me: &ActorRef<PipelineMsg>, stage: StageId, of: FoldInput) {
         let context = &self.args.context;
         let chain = Chain::new(context, &self.ends, Origin::Stage(stage), &self.targets);
         let downstream = Arc::from(chain.folds());

@@ -15,9 +15,9 @@ use crate::trace::RunEnded;
 const INTERRUPTED: &str = "interrupted; run the same command again to go on";
 
 /// Tells the tracer of the run how it ended, also when nothing waits for the end.
-pub struct TellTheEnd(Option<Arc<RunContext>>);
+pub struct EndReporter(Option<Arc<RunContext>>);
 
-impl TellTheEnd {
+impl EndReporter {
     /// Until it is told, dropping this gives the run up.
     pub fn of(context: &Arc<RunContext>) -> Self {
         Self(Some(Arc::clone(context)))
@@ -33,7 +33,7 @@ impl TellTheEnd {
     }
 }
 
-impl Drop for TellTheEnd {
+impl Drop for EndReporter {
     fn drop(&mut self) {
         if let Some(context) = &self.0 {
             let (done, failed) = (context.stats.done.get(), context.stats.failed.get());
@@ -44,9 +44,9 @@ impl Drop for TellTheEnd {
 
 /// Why the sources, stages and sinks of the file were not started, where they use values of tasks and were to be: the exit code, and in words.
 pub fn not_started(context: &RunContext) -> Option<(i32, String)> {
-    let late = context.plan.deferred.as_ref().filter(|_| !context.options.tasks_only)?;
+    let deferred = context.plan.deferred.as_ref().filter(|_| !context.options.tasks_only)?;
     let reports = context.tasks.reports(&context.plan.tasks, context.clock.now());
-    let mut used = reports.iter().filter(|report| late.tasks.contains(&report.task));
+    let mut used = reports.iter().filter(|report| deferred.tasks.contains(&report.task));
     let used = used.find(|report| report.state != TaskStanding::Done).map(|report| &**report);
     let (code, why) = match used {
         Some(TaskReport { task, state: TaskStanding::Failed, .. }) => {
@@ -56,10 +56,10 @@ pub fn not_started(context: &RunContext) -> Option<(i32, String)> {
             (65, format!("task `{task}` {}", why.as_deref().unwrap_or("was not started")))
         }
         Some(TaskReport { task, .. }) => (130, format!("task `{task}` is not done")),
-        None => without_best(context, &late.best, &reports)
+        None => without_best(context, &deferred.best, &reports)
             .unwrap_or((75, "what their tasks have left has changed since".to_owned())),
     };
-    let names: Vec<String> = late.pipelines.iter().map(|name| format!("`{name}`")).collect();
+    let names: Vec<String> = deferred.pipelines.iter().map(|name| format!("`{name}`")).collect();
     Some((code, format!("pipelines not started: {}, because {why}", names.join(", "))))
 }
 

@@ -12,7 +12,7 @@ use ractor::{Actor, ActorRef};
 use tokio::sync::{oneshot, watch};
 
 use crate::account::history::{HistoryEvents, HistoryWriter};
-use crate::account::meter::{Meter, Remains};
+use crate::account::meter::{Meter, RunObserver};
 use crate::account::outcome::RunOutcome;
 use crate::account::status::RunStatus;
 use crate::context::{RunContext, RunOptions};
@@ -24,7 +24,7 @@ use crate::flow::run_endpoints::RunEndpoints;
 use crate::flow::run_files::RunFiles;
 use crate::messages::{PipelineEnd, RootMsg};
 use crate::root::{Orchestra, RootArgs, RunEnding};
-use crate::run_end::{TellTheEnd, judge, lifted, not_started};
+use crate::run_end::{EndReporter, judge, lifted, not_started};
 use crate::tasks::actor::TasksEnd;
 use crate::tasks::board::TaskReport;
 use crate::tasks::earlier::KnownTasks;
@@ -32,12 +32,12 @@ use crate::tasks::earlier::KnownTasks;
 mod discard;
 mod error;
 mod lists;
-mod past;
 mod prepare;
+mod previous_run;
 
 pub use error::StartRunError;
-pub use past::{Earlier, FoundResults};
 pub use prepare::prepare;
+pub use previous_run::{Earlier, FoundResults};
 
 /// A run that is ready to start: the output folder is ours, and there are items.
 pub struct Prepared {
@@ -61,7 +61,7 @@ pub struct RunHandle {
     pub(crate) committer: CommitterHandle,
     snapshots: watch::Receiver<RunStatus>,
     done: oneshot::Receiver<RunEnding>,
-    end: TellTheEnd,
+    end: EndReporter,
     watcher: DeviceWatcher,
     history: HistoryWriter,
     started_unix_ms: u64,
@@ -174,7 +174,7 @@ impl Prepared {
         };
         let (root, _) = Actor::spawn(None, Orchestra, args).await?;
         let root = AbortOnDrop(root);
-        let end = TellTheEnd::of(&context);
+        let end = EndReporter::of(&context);
         let watcher = DeviceWatcher::start(&context)?;
         let history = HistoryWriter::start(&context, events);
         Ok(RunHandle { context, root, committer, snapshots, done, end, watcher, history, started_unix_ms })
@@ -193,8 +193,8 @@ impl RunHandle {
     }
 
     /// A look at what is left of the run, also after its end.
-    pub fn remains(&self) -> Remains {
-        Remains::of(&self.context)
+    pub fn observer(&self) -> RunObserver {
+        RunObserver::of(&self.context)
     }
 
     /// The counters of the run, also after its end.

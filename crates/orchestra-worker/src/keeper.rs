@@ -16,7 +16,7 @@ mod metrics;
 mod start;
 
 pub use claim::holders;
-pub use descendants::{OfTree, is_stopped, kill_tree, trees};
+pub use descendants::{Descendant, is_stopped, kill_tree, trees};
 pub use group::kill_control_group;
 pub use keep::main;
 pub use messages::{CommandEnd, CommandGroup, CommandOrder, KEEPER, Report, ToKeeper};

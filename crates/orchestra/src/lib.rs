@@ -75,7 +75,7 @@ pub use orchestra_runtime::{
     Counter, DeviceOptions, DeviceStats, DeviceStatus, DeviceUse, Earlier, EngineSpec, EngineVersion,
     Engines, EventHook, ExitKind, FoundResults, GroupOwner, HistogramReading, ItemCounts, KnownTask,
     Launched, Launcher, LiveWorker, LiveWorkers, LoaderStatus, Meter, OutputReport, PipelineStats,
-    PipelineStatus, Prepared, ProcessError, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome,
+    PipelineStatus, Prepared, ProcessError, ProcessLauncher, RunHandle, RunObserver, RunOptions, RunOutcome,
     RunStatus, StageOnDevice, StageStats, StageStatus, StartFlowError, StartRunError, Stats, StopHandle,
     TaskBoard, TaskReport, TaskStanding, Timeouts, WorkerEvent, WorkerMemory, WorkerProcess, WorkerUse,
     actor_runtime, best_task, command_bounds, commands_live, expand_of, failure_causes, known_tasks,
@@ -100,8 +100,8 @@ pub mod kind {
         Value, WriteTensor, fixed_tensor,
     };
     pub use orchestra_core::shapes::{
-        Emit, Encoder, Fan, Fetch, FetchRun, Fold, InOrder, ItemInfo, KindSettings, Map, MapRun, Merge,
-        MergeState, Network, Opens, PartFiles, Reduce, ReducedRow, Reduction, RowWork,
+        Emit, Encoder, FanOut, Fetch, FetchRun, FileAccess, Fold, InOrder, ItemInfo, KindSettings, Map,
+        MapRun, Merge, MergeState, Network, PartFiles, Reduce, ReducedRow, Reduction, RowWork,
     };
     pub use orchestra_core::{Code, DType, Dim, FailureKind, Kernel, Program, TensorSpec};
     pub use orchestra_plan::keys::WORKERS;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Batch, Ledger};
-use crate::batch_events::{Aftermath, Rows, RunErrorKind};
+use crate::batch_events::{FailedBatchOutcome, Rows, RunErrorKind};
 use crate::blame::{BatchDeath, DeathOutcome, IsolatedRun};
 use crate::failure::FailureKind;
 use crate::ids::{BatchId, DeviceId};
@@ -24,7 +24,7 @@ impl Ledger {
         died: BatchDeath,
         kind: FailureKind,
         error: String,
-    ) -> Aftermath {
+    ) -> FailedBatchOutcome {
         match b.suspicion.died(BatchDeath { rows: b.rows.count, ..died }) {
             DeathOutcome::Retry => {
                 if died.evidence == Evidence::Strong {
@@ -34,7 +34,7 @@ impl Ledger {
             }
             DeathOutcome::Split => self.split(id, b),
             DeathOutcome::RunAlone => self.requeue_alone(b, Duration::ZERO),
-            DeathOutcome::Confirmed => Aftermath::Failed(b.failed(kind, error)),
+            DeathOutcome::Confirmed => FailedBatchOutcome::Failed(b.failed(kind, error)),
         }
     }
 
@@ -46,7 +46,7 @@ impl Ledger {
         alone: bool,
         error: String,
         now: Duration,
-    ) -> Aftermath {
+    ) -> FailedBatchOutcome {
         if let Some(c) = self.ceilings.get_mut(&device) {
             c.out_of_memory(b.rows.count);
         }
@@ -59,16 +59,16 @@ impl Ledger {
             b.suspicion.found_no_room(device);
         }
         if b.out_of_memory >= OUT_OF_MEMORY_ALONE && b.suspicion.fits_nowhere(&self.history) {
-            return Aftermath::Failed(b.failed(FailureKind::OutOfMemory, error));
+            return FailedBatchOutcome::Failed(b.failed(FailureKind::OutOfMemory, error));
         }
         let due = now + OUT_OF_MEMORY_PAUSE * 2u32.pow(b.out_of_memory.min(OUT_OF_MEMORY_DOUBLINGS));
         self.requeue_alone(b, due)
     }
 
-    pub(super) fn refused(&mut self, mut b: Batch, device: DeviceId, error: String) -> Aftermath {
+    pub(super) fn refused(&mut self, mut b: Batch, device: DeviceId, error: String) -> FailedBatchOutcome {
         b.suspicion.refused_on(device);
         if self.history.is_proven(device) || b.suspicion.isolated_run(&self.history) == IsolatedRun::Done {
-            return Aftermath::Failed(b.failed(FailureKind::Model, error));
+            return FailedBatchOutcome::Failed(b.failed(FailureKind::Model, error));
         }
         b.if_confirmed = Some((FailureKind::Model, error));
         self.requeue(b)
@@ -76,10 +76,10 @@ impl Ledger {
 
     /// Row `row` of the batch has its end: the code itself has named it, so no other try is asked. A row that the batch does not have names
     /// none, and halves tell.
-    pub(super) fn rejected(&mut self, id: BatchId, b: Batch, row: u64, error: String) -> Aftermath {
+    pub(super) fn rejected(&mut self, id: BatchId, b: Batch, row: u64, error: String) -> FailedBatchOutcome {
         let Rows { slot, first, count } = b.rows;
         if count == 1 {
-            return Aftermath::Failed(b.failed(FailureKind::Model, error));
+            return FailedBatchOutcome::Failed(b.failed(FailureKind::Model, error));
         }
         let Some(row) = usize::try_from(row).ok().filter(|row| *row < count) else {
             return self.split(id, b);
@@ -91,13 +91,13 @@ impl Ledger {
     }
 
     /// The row waits for ever, so that it has no end in this run.
-    pub(super) fn stop(&mut self, b: Batch, kind: RunErrorKind, why: String) -> Aftermath {
+    pub(super) fn stop(&mut self, b: Batch, kind: RunErrorKind, why: String) -> FailedBatchOutcome {
         self.is_stopped = true;
-        Aftermath::Stop { waits: self.wait_again(b), why, kind }
+        FailedBatchOutcome::Stop { waits: self.wait_again(b), why, kind }
     }
 
     /// Replaces batch `id` by its halves.
-    pub(super) fn split(&mut self, id: BatchId, b: Batch) -> Aftermath {
+    pub(super) fn split(&mut self, id: BatchId, b: Batch) -> FailedBatchOutcome {
         let Rows { slot, first, count } = b.rows;
         let mid = count / 2;
         let halves =
@@ -105,12 +105,12 @@ impl Ledger {
         self.replace(id, &b, halves.into())
     }
 
-    pub(super) fn split_into_rows(&mut self, id: BatchId, b: &Batch) -> Aftermath {
+    pub(super) fn split_into_rows(&mut self, id: BatchId, b: &Batch) -> FailedBatchOutcome {
         let Rows { slot, first, count } = b.rows;
         self.replace(id, b, (first..first + count).map(|first| Rows { slot, first, count: 1 }).collect())
     }
 
-    fn replace(&mut self, id: BatchId, b: &Batch, rows: Vec<Rows>) -> Aftermath {
+    fn replace(&mut self, id: BatchId, b: &Batch, rows: Vec<Rows>) -> FailedBatchOutcome {
         let mut parts: Vec<Batch> = rows.into_iter().map(|rows| b.part(rows)).collect();
         if !b.suspicion.is_suspect() {
             parts.reverse(); // The first one is put in front last.
@@ -118,6 +118,6 @@ impl Ledger {
         for part in parts {
             self.wait_again(part);
         }
-        Aftermath::Split(id)
+        FailedBatchOutcome::Split(id)
     }
 }

@@ -88,8 +88,8 @@ fn what_every_device_refuses_fails_whether_or_not_anything_ever_succeeds() {
     ledger.worker_ready(WorkerId(1), DeviceId(1));
     let mut failed = 0;
     while let Some(a) = ledger.dispatch(T) {
-        let aftermath = ledger.fault(a.worker, a.batch, RunErrorKind::Model, "no".into(), T).unwrap();
-        failed += usize::from(matches!(aftermath, Aftermath::Failed(_)));
+        let outcome = ledger.fault(a.worker, a.batch, RunErrorKind::Model, "no".into(), T).unwrap();
+        failed += usize::from(matches!(outcome, FailedBatchOutcome::Failed(_)));
     }
     assert_eq!((failed, ledger.n_batches()), (4, 0));
 }
@@ -101,8 +101,8 @@ fn what_is_refused_before_anything_succeeded_fails_with_the_first_success_there(
     ledger.worker_ready(WorkerId(0), DeviceId(0));
     (0..2).for_each(|slot| ledger.add(rows(slot, 1), LeaveReason::Full));
     let (first, second) = (ledger.dispatch(T).unwrap(), ledger.dispatch(T).unwrap());
-    let aftermath = ledger.fault(WorkerId(0), first.batch, RunErrorKind::Model, "no".into(), T);
-    assert!(matches!(aftermath, Some(Aftermath::Requeued(_))), "another device is to come");
+    let outcome = ledger.fault(WorkerId(0), first.batch, RunErrorKind::Model, "no".into(), T);
+    assert!(matches!(outcome, Some(FailedBatchOutcome::Requeued(_))), "another device is to come");
     let _ = ledger.done(WorkerId(0), second.batch);
     assert_eq!(ledger.next_confirmed().map(|row| row.kind), Some(FailureKind::Model));
     assert_eq!(ledger.n_batches(), 0);
@@ -127,7 +127,7 @@ fn an_item_that_needs_a_fresh_worker_and_must_run_alone() -> Ledger {
     let a = ledger.dispatch(T).unwrap();
     assert_eq!((a.worker, a.rows), (WorkerId(2), rows(2, 1)));
     let again = ledger.fault(a.worker, a.batch, RunErrorKind::OutOfMemory, String::new(), T).unwrap();
-    assert!(matches!(again, Aftermath::Requeued(_)));
+    assert!(matches!(again, FailedBatchOutcome::Requeued(_)));
     ledger
 }
 

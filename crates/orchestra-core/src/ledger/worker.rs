@@ -18,7 +18,7 @@ pub(super) struct Worker {
     pub broken: bool,
     /// What it was running beside the batch for which it reported that.
     ran_beside: Vec<BatchId>,
-    /// Its death is to be expected: see `Lost::bisecting`.
+    /// Its death is to be expected: see `LostBatches::bisecting`.
     pub bisecting: bool,
     /// It has answered for a batch.
     pub has_run: bool,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use smallvec::SmallVec;
 
-use super::{Emit, Fan, Map, MapRun};
+use super::{Emit, FanOut, Map, MapRun};
 use crate::data::{ItemError, Value};
 use crate::ids::{ColumnRef, Origin, StageId};
 use crate::left_out::LeftOut;
@@ -57,7 +57,7 @@ pub trait Leaves {
     fn leaf(&mut self, leaf: usize, scope: &RowScope<'_>) -> Result<(), RowEnded>;
 
     /// A map has failed.
-    fn fail(&mut self, stage: StageId, refusal: ItemError) -> RowEnded;
+    fn fail(&mut self, stage: StageId, item_error: ItemError) -> RowEnded;
 
     /// As [`Emit::left_out`].
     fn left_out(&mut self, stage: StageId, what: LeftOut, n: u64);
@@ -171,12 +171,12 @@ impl Walk<'_> {
             return Err(RowEnded);
         }
         let ended = applied.and_then(|()| match (fan, parts, n_rows) {
-            (Fan::One | Fan::AtMostOne, None, 1) => Ok(()),
-            (Fan::AtMostOne, None, 0) | (Fan::Parts, Some(0), 0) => self.leaves.nothing(at),
-            (Fan::Parts, Some(parts), n) if parts == n => Ok(()),
+            (FanOut::One | FanOut::AtMostOne, None, 1) => Ok(()),
+            (FanOut::AtMostOne, None, 0) | (FanOut::Parts, Some(0), 0) => self.leaves.nothing(at),
+            (FanOut::Parts, Some(parts), n) if parts == n => Ok(()),
             _ => Err(another_number()),
         });
-        ended.map_err(|refusal| self.leaves.fail(step.stage, refusal))
+        ended.map_err(|item_error| self.leaves.fail(step.stage, item_error))
     }
 }
 
@@ -184,7 +184,7 @@ struct MapEmitter<'w, 'r, 'e> {
     walk: &'w mut Walk<'r>,
     step: &'w MapStep,
     scope: &'w RowScope<'e>,
-    fan: Fan,
+    fan: FanOut,
     parts: Option<u32>,
     n_rows: u32,
     /// A step behind the map has ended the row.
@@ -193,7 +193,7 @@ struct MapEmitter<'w, 'r, 'e> {
 
 impl Emit for MapEmitter<'_, '_, '_> {
     fn parts(&mut self, n: usize) -> Result<(), ItemError> {
-        if self.fan != Fan::Parts || self.parts.is_some() {
+        if self.fan != FanOut::Parts || self.parts.is_some() {
             return Err(another_number());
         }
         let n = u32::try_from(n).map_err(|_| too_many_parts())?;
@@ -206,8 +206,8 @@ impl Emit for MapEmitter<'_, '_, '_> {
 
     fn row(&mut self, row: &[Value<'_>]) -> Result<(), ItemError> {
         let most = match self.fan {
-            Fan::One | Fan::AtMostOne => 1,
-            Fan::Parts => self.parts.unwrap_or(0),
+            FanOut::One | FanOut::AtMostOne => 1,
+            FanOut::Parts => self.parts.unwrap_or(0),
         };
         if self.n_rows >= most {
             return Err(another_number());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 
-use super::{Emit, Fan, KindSettings, Map, MapRun, Packing};
+use super::{Emit, FanOut, KindSettings, Map, MapRun, Packing};
 use crate::data::{ItemError, Value};
 
 /// What a stage does to a row, with all that it needs for it.
@@ -13,7 +13,7 @@ pub trait RowWork: fmt::Debug + Send + Sync + Encode + Decode<()> + 'static {
     /// The buffers of a thread.
     type Scratch: Default + Send;
     /// How many rows it makes of one.
-    const FAN: Fan = Fan::One;
+    const FAN: FanOut = FanOut::One;
     /// Whether a loader process may do it, as it may with all but lists.
     const IN_LOADER: bool = true;
 
@@ -44,24 +44,24 @@ impl RowWork for () {
 
 /// The map of a kind that does this work. `cost` is that of [`Map::cost`]; `None`: no bound is known.
 pub fn map_of<W: RowWork>(kind: &'static str, work: W, cost: Option<usize>) -> Arc<dyn Map> {
-    Arc::new(MapOf { kind, work: Arc::new(work), cost: cost.unwrap_or(usize::MAX) })
+    Arc::new(TypedMap { kind, work: Arc::new(work), cost: cost.unwrap_or(usize::MAX) })
 }
 
 /// The same map in a loader process, of what [`Map::to_wire`] wrote down; `None` where these are other settings.
 pub fn map_from<W: RowWork>(kind: &'static str, settings: &KindSettings) -> Option<Arc<dyn Map>> {
     let (work, cost) = settings.read()?;
-    Some(Arc::new(MapOf::<W> { kind, work: Arc::new(work), cost }))
+    Some(Arc::new(TypedMap::<W> { kind, work: Arc::new(work), cost }))
 }
 
 #[derive(Debug)]
-struct MapOf<W> {
+struct TypedMap<W> {
     kind: &'static str,
     work: Arc<W>,
     cost: usize,
 }
 
-impl<W: RowWork> Map for MapOf<W> {
-    fn fan(&self) -> Fan {
+impl<W: RowWork> Map for TypedMap<W> {
+    fn fan(&self) -> FanOut {
         W::FAN
     }
 

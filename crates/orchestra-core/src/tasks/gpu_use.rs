@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A process of a command on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sighting {
+pub struct CommandOnGpu {
     pub task: usize,
     pub gpu: String,
     /// Bytes that it holds; `None` where the driver does not tell.
@@ -37,7 +37,7 @@ impl GpuUse {
     }
 
     /// Takes what was seen at one moment. Gives each command that is on a GPU without a lease, once, with that GPU.
-    pub fn look(&mut self, seen: &[Sighting]) -> Vec<(usize, String)> {
+    pub fn look(&mut self, seen: &[CommandOnGpu]) -> Vec<(usize, String)> {
         let mut held: BTreeMap<(usize, &str), u64> = BTreeMap::new();
         for sighting in seen {
             *held.entry((sighting.task, &sighting.gpu)).or_default() += sighting.memory.unwrap_or_default();
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn the_peak_is_that_of_all_processes_on_one_gpu_and_others_are_told_of() {
-        let seen = |task, gpu: &str, memory| Sighting { task, gpu: gpu.to_owned(), memory };
+        let seen = |task, gpu: &str, memory| CommandOnGpu { task, gpu: gpu.to_owned(), memory };
         let mut gpus = GpuUse::default();
         gpus.begin(3, ["a".to_owned(), "b".to_owned()]);
         gpus.begin(4, []);

@@ -13,7 +13,7 @@ mod schedule_tests;
 pub use best::{Goal, Objective, best};
 pub(crate) use end::signal_name;
 pub use end::{EndClass, Exit, Retries, TaskEnd, judge};
-pub use gpu_use::{GpuUse, Sighting};
+pub use gpu_use::{CommandOnGpu, GpuUse};
 pub use lease::{Demand, Gpus, Lease, Leases, WHOLE};
 pub use metric::{MetricValues, TaskMetric, TaskMetrics};
 pub use order::{in_order, with_earlier};

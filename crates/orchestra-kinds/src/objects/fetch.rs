@@ -38,7 +38,7 @@ impl ReadObject for ObjectReader {
 
     fn read(&mut self, url: &[u8], buffer: &mut Vec<u8>) -> Result<(), ItemError> {
         let read = self.get(url, GetOptions::default(), LARGEST_FILE_BYTES, buffer);
-        match read.map_err(|trouble| trouble.refusal(url))? {
+        match read.map_err(|trouble| trouble.item_error(url))? {
             bytes if bytes > LARGEST_FILE_BYTES => {
                 let text = String::from_utf8_lossy(url);
                 let error = format!("`{text}` has {bytes} bytes or more, more than is read of one (1 GiB)");

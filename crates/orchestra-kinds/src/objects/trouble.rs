@@ -201,7 +201,7 @@ mod tests {
         let trouble = of(body);
         assert_eq!(trouble.reason, "access is denied (status 403 SignatureDoesNotMatch)");
         assert_eq!(
-            (trouble.kind, trouble.refusal(b"s3://b/x").kind),
+            (trouble.kind, trouble.item_error(b"s3://b/x").kind),
             (TroubleKind::Refused, FailureKind::Unreachable)
         );
         for (text, kind) in [

@@ -298,7 +298,7 @@ fn unique(taken: &mut HashMap<String, u64>, key: &str) -> String {
 /// Reads the records of an archive back.
 fn read_samples(file: &Path, each: &mut dyn FnMut(ReadRecord<'_>)) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
-    let archive = Opener::new(&ReadOptions::default()).open(file).map_err(|refusal| refusal.error)?;
+    let archive = Opener::new(&ReadOptions::default()).open(file).map_err(|item_error| item_error.error)?;
     let headers = BufReader::with_capacity(16 << 10, archive.from(0));
     let mut members = tar_members::members(headers).map_err(text)?.with_hidden(true);
     let mut record = Vec::new();

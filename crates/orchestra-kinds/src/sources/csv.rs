@@ -6,7 +6,7 @@ use std::path::Path;
 use bincode::{Decode, Encode};
 use orchestra_core::FailureKind;
 use orchestra_core::data::ItemError;
-use orchestra_core::shapes::{FetchRun, KindSettings, Opens};
+use orchestra_core::shapes::{FetchRun, FileAccess, KindSettings};
 use orchestra_plan::{
     Fields, ItemSchema, Items, Json, ObjectAccess, ReadOptions, Reported, Setting, SourceContext,
     TypedSource, settings,
@@ -283,11 +283,11 @@ impl Items for CsvItems {
         let (mut reader, mut parser) = (RecordReader::new(options), RecordParser::new(self.delimiter));
         let n_columns = self.header.len();
         fetch_into(row, move |row, locator| {
-            let (path, bytes, opener) = reader.read(locator).map_err(|mut refusal| {
-                if refusal.kind == FailureKind::TooLarge {
-                    refusal.error += "; a quote that is not closed in its line takes in those that follow";
+            let (path, bytes, opener) = reader.read(locator).map_err(|mut item_error| {
+                if item_error.kind == FailureKind::TooLarge {
+                    item_error.error += "; a quote that is not closed in its line takes in those that follow";
                 }
-                refusal
+                item_error
             })?;
             let refuse = |error: String| ItemError { kind: FailureKind::Decode, error };
             let record = parser.n_fields(bytes, n_columns);
@@ -304,7 +304,7 @@ impl Items for CsvItems {
         })
     }
 
-    fn opens(&self) -> Opens {
+    fn opens(&self) -> FileAccess {
         opens_of(&self.fields)
     }
 }

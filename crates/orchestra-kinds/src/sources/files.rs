@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Column, ColumnType, ItemError, Schema, TensorView, Value};
-use orchestra_core::shapes::{FetchRun, Opens};
+use orchestra_core::shapes::{FetchRun, FileAccess};
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
     ItemSchema, Items, Json, ObjectAccess, ReadOptions, Reported, SourceContext, TypedSource, settings,
@@ -54,8 +54,8 @@ impl Items for WholeFiles {
         })
     }
 
-    fn opens(&self) -> Opens {
-        Opens::OfItems(|locator| Some(Path::new(OsStr::from_bytes(locator))))
+    fn opens(&self) -> FileAccess {
+        FileAccess::OfItems(|locator| Some(Path::new(OsStr::from_bytes(locator))))
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Schema};
-use orchestra_core::shapes::{FetchRun, Opens};
+use orchestra_core::shapes::{FetchRun, FileAccess};
 use orchestra_plan::{
     ItemSchema, Items, Json, ObjectAccess, ReadOptions, Reported, SourceContext, TypedSource, settings,
 };
@@ -53,7 +53,7 @@ impl Items for PictureFiles {
         })
     }
 
-    fn opens(&self) -> Opens {
-        Opens::OfItems(|locator| Some(Path::new(OsStr::from_bytes(locator))))
+    fn opens(&self) -> FileAccess {
+        FileAccess::OfItems(|locator| Some(Path::new(OsStr::from_bytes(locator))))
     }
 }

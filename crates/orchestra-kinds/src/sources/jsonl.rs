@@ -7,7 +7,7 @@ use std::path::Path;
 use bincode::{Decode, Encode};
 use orchestra_core::FailureKind;
 use orchestra_core::data::ItemError;
-use orchestra_core::shapes::{FetchRun, KindSettings, Opens};
+use orchestra_core::shapes::{FetchRun, FileAccess, KindSettings};
 use orchestra_plan::{
     ItemSchema, Items, ObjectAccess, ReadOptions, Reported, SourceContext, TypedSource, settings,
 };
@@ -170,7 +170,7 @@ impl Items for JsonLinesItems {
         })
     }
 
-    fn opens(&self) -> Opens {
+    fn opens(&self) -> FileAccess {
         opens_of(&self.fields)
     }
 }

@@ -2,7 +2,7 @@
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, ItemError, Schema, Value};
-use orchestra_core::shapes::{FetchRun, Opens, RequestItem};
+use orchestra_core::shapes::{FetchRun, FileAccess, RequestItem};
 use orchestra_plan::{ItemSchema, Items, ReadOptions, Reported, SourceContext, TypedSource, settings};
 
 use super::reading::columns::{DeclaredColumns, DeclaresColumns, item_schema};
@@ -71,8 +71,8 @@ impl Items for RequestedItems {
         }
     }
 
-    fn opens(&self) -> Opens {
-        Opens::OfItems(|_| None)
+    fn opens(&self) -> FileAccess {
+        FileAccess::OfItems(|_| None)
     }
 
     fn are_read(&self) -> bool {

@@ -148,7 +148,7 @@ impl Items for Pictures {
             };
             let input = open.get(path, || opener.open(path))?;
             let bytes = picture.bytes_mut();
-            read_member(input, &place, bytes).map_err(|error| input.refusal(failed(error)))?;
+            read_member(input, &place, bytes).map_err(|error| input.item_error(failed(error)))?;
             Ok(bytes.len() as u64)
         })
     }

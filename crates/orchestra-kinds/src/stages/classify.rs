@@ -431,7 +431,7 @@ mod tests {
             let said = [(DType::F32, &data), (DType::F64, &wide)].map(|(dtype, data)| {
                 let tensor = TensorView { name: "y", dtype, shape: &[values.len()], data };
                 let applied = apply(&Ranking::new(scores, 1, None, Vec::new()), tensor);
-                applied.err().map(|refusal| refusal.error)
+                applied.err().map(|item_error| item_error.error)
             });
             assert_eq!(said[0], said[1], "{values:?}");
             said[0].clone()

@@ -2,7 +2,7 @@
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ItemError, Value};
-use orchestra_core::shapes::{Emit, Fan, RowWork};
+use orchestra_core::shapes::{Emit, FanOut, RowWork};
 use orchestra_plan::{
     Connect, Reported, Runs, Settings, Spanned, StageConnected, StageContext, TypedStage, settings,
 };
@@ -60,7 +60,7 @@ pub struct Condition(Expression);
 
 impl RowWork for Condition {
     type Scratch = ();
-    const FAN: Fan = Fan::AtMostOne;
+    const FAN: FanOut = FanOut::AtMostOne;
 
     fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), ItemError> {
         match self.0.truth(row)? {
@@ -83,7 +83,7 @@ mod tests {
         let schema = Schema(columns.map(|(name, ty)| Column { name: name.into(), ty }).into());
         let keep = parse(&schema, &|_| None, "score >= 0.5 and text != ''").unwrap();
         let map = over_wire::<Filter>(Condition(keep));
-        assert_eq!(map.fan(), Fan::AtMostOne);
+        assert_eq!(map.fan(), FanOut::AtMostOne);
         let mut run = map.start();
         let mut kept = Vec::new();
         let mut emit = each_row(|row| kept.push(format!("{row:?}")));

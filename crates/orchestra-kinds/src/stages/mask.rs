@@ -234,7 +234,7 @@ mod tests {
             [Value::Bytes(bytes)] => made.extend(*bytes),
             other => panic!("{other:?}"),
         });
-        applied.map_err(|refusal| refusal.error)?;
+        applied.map_err(|item_error| item_error.error)?;
         Ok(made)
     }
 

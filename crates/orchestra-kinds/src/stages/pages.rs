@@ -3,7 +3,7 @@
 use bincode::{Decode, Encode};
 use orchestra_core::DType;
 use orchestra_core::data::{Column, ColumnType, ItemError, Schema, TensorView, Value, fixed_tensor};
-use orchestra_core::shapes::{Emit, Fan, RowWork};
+use orchestra_core::shapes::{Emit, FanOut, RowWork};
 use orchestra_plan::{Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
 
 settings! {
@@ -43,7 +43,7 @@ impl Connect for PagesStage {
 
 impl RowWork for PagesStage {
     type Scratch = ();
-    const FAN: Fan = Fan::Parts;
+    const FAN: FanOut = FanOut::Parts;
 
     fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), ItemError> {
         let [Value::Picture(file)] = row else {

@@ -2,7 +2,7 @@
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ItemError, Value, with_values};
-use orchestra_core::shapes::{Emit, Fan, RowWork};
+use orchestra_core::shapes::{Emit, FanOut, RowWork};
 use orchestra_plan::{Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
 
 settings! {
@@ -34,7 +34,7 @@ impl Connect for SplitStage {
 
 impl RowWork for SplitStage {
     type Scratch = ();
-    const FAN: Fan = Fan::Parts;
+    const FAN: FanOut = FanOut::Parts;
 
     fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), ItemError> {
         let [Value::List(rows)] = row else {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use bincode::{Decode, Encode};
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::onnx_file::ModelProto;
-use orchestra_core::probing::{DOES_NOT_LOAD, Elements, Observed, ProbeRuns, replaced};
+use orchestra_core::probing::{DOES_NOT_LOAD, Elements, ObservedOutput, ProbeRuns, replaced};
 use orchestra_core::{
     DType, DeviceKind, Element, ProbedModel, ProbedOutput, SandboxMode, SizeLimit, TensorSpec, TextInput,
 };
@@ -128,11 +128,11 @@ impl Probe {
             false => None,
         };
         let alone = |output: usize| {
-            alone.as_ref().map(|(once, again)| [&once[output], &again[output]].map(Observed::clone))
+            alone.as_ref().map(|(once, again)| [&once[output], &again[output]].map(ObservedOutput::clone))
         };
         let before = of_noise.pop().unwrap_or_default();
         let fewer = |output: usize| of_noise.iter().map(|outputs| outputs[output].clone()).collect();
-        let mut others: Vec<Vec<(usize, Observed)>> = vec![Vec::new(); self.outputs.len()];
+        let mut others: Vec<Vec<(usize, ObservedOutput)>> = vec![Vec::new(); self.outputs.len()];
         for item in replaced(last) {
             // A number as large as a pixel may be no place in a table.
             let outputs = self
@@ -204,7 +204,12 @@ impl Probe {
     }
 
     /// What the outputs are for a batch of this size.
-    fn observe(&self, model: &LoadedModel, batch: usize, values: Values) -> Result<Vec<Observed>, String> {
+    fn observe(
+        &self,
+        model: &LoadedModel,
+        batch: usize,
+        values: Values,
+    ) -> Result<Vec<ObservedOutput>, String> {
         let mut memory: Vec<Vec<u8>> =
             self.inputs.iter().map(|input| values.batch(input, batch)).collect::<Option<_>>().ok_or_else(
                 || {
@@ -225,7 +230,7 @@ impl Probe {
         batch: usize,
         memory: &mut [Vec<u8>],
         texts: &[Vec<String>],
-    ) -> ort::Result<Vec<Observed>> {
+    ) -> ort::Result<Vec<ObservedOutput>> {
         let cpu = MemoryInfo::default();
         let mut binding = model.session.create_binding()?;
         for (input, bytes) in self.inputs.iter().zip(memory) {
@@ -249,14 +254,14 @@ impl Probe {
     }
 }
 
-fn observed(value: DynValue, name: &str, batch: usize) -> ort::Result<Observed> {
+fn observed(value: DynValue, name: &str, batch: usize) -> ort::Result<ObservedOutput> {
     let tensor = value.downcast::<DynTensorValueType>()?;
     if let Ok((shape, texts)) = tensor.try_extract_strings() {
         let shape = shape.iter().map(|n| usize::try_from(*n).unwrap_or(0)).collect();
-        return Ok(Observed { batch, shape, elements: Elements::Texts(texts) });
+        return Ok(ObservedOutput { batch, shape, elements: Elements::Texts(texts) });
     }
     let (dtype, shape, data) = contents(name, &tensor).map_err(|error| ort::Error::new(error.error))?;
-    Ok(Observed { batch, shape, elements: Elements::Numbers(dtype, data) })
+    Ok(ObservedOutput { batch, shape, elements: Elements::Numbers(dtype, data) })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use crate::session_names::output_of;
 use std::time::{Duration, Instant};
 
 use orchestra_core::model_output::texts;
-use orchestra_core::probing::{Elements, Observed, Pair, Tolerance};
+use orchestra_core::probing::{Elements, ObservedOutput, Pair, Tolerance};
 use orchestra_worker::arena::RowMemory;
 use orchestra_worker::engine::RunError;
 use orchestra_worker::frames::{DynamicOutput, RunErrorKind, RunTiming};
@@ -251,7 +251,7 @@ unsafe fn alone(
     private: &mut PrivateRows,
     ran: &FinishedBatch<'_>,
     row: usize,
-) -> Result<Vec<Observed>, RunError> {
+) -> Result<Vec<ObservedOutput>, RunError> {
     let inputs = ran.slots.inputs.iter().zip(&model.inputs);
     let inputs = inputs.map(|(rows, tensor)| {
         // SAFETY: the batch has this row.
@@ -283,7 +283,7 @@ unsafe fn alone(
 ///
 /// # Safety
 /// As for [`RowsAlone::compare`].
-unsafe fn in_batch(model: &SessionModel, ran: &FinishedBatch<'_>, row: usize) -> Vec<Observed> {
+unsafe fn in_batch(model: &SessionModel, ran: &FinishedBatch<'_>, row: usize) -> Vec<ObservedOutput> {
     // SAFETY: the caller's promises are the same.
     unsafe { observed(model, ran.slots, ran.dynamic, row) }
 }
@@ -297,7 +297,7 @@ unsafe fn observed(
     addresses: &RowAddresses<'_>,
     dynamic: &[DynamicOutput],
     row: usize,
-) -> Vec<Observed> {
+) -> Vec<ObservedOutput> {
     let outputs = model.outputs.iter().zip(&addresses.outputs).enumerate();
     outputs
         .map(|(at, (tensor, rows))| {
@@ -314,7 +314,7 @@ unsafe fn observed(
                     |of| of_row(of, model.is_text[at], row),
                 ),
             };
-            Observed { batch: 1, shape, elements }
+            ObservedOutput { batch: 1, shape, elements }
         })
         .collect()
 }
@@ -344,7 +344,7 @@ mod tests {
         let numbers = |bytes: usize| Elements::Numbers(DType::U8, vec![0; bytes]);
         let text = |bytes: usize| Elements::Texts(vec!["x".repeat(bytes)]);
         let pair = |elements: Elements| {
-            let observed = Observed { batch: 1, shape: Vec::new(), elements };
+            let observed = ObservedOutput { batch: 1, shape: Vec::new(), elements };
             Pair { in_batch: observed.clone(), alone: observed }
         };
         for (outputs, most) in [

@@ -25,7 +25,7 @@ pub fn texts<'a>(
     for row in 0..rows {
         for (input, texts) in inputs.iter().zip(&mut all) {
             let (value, used) =
-                read::<StoredValue<'_>>(values).map_err(|refusal| RunError::of_model(refusal.error))?;
+                read::<StoredValue<'_>>(values).map_err(|item_error| RunError::of_model(item_error.error))?;
             values = &values[used..];
             let (before, wanted) = (texts.len(), input.n_texts());
             add(&value, texts);

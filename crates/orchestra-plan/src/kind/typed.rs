@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::data::Schema;
 use orchestra_core::shapes::{
-    Encoder, Fetch, FetchRun, KindSettings, Map, Network, Opens, RowWork, map_from,
+    Encoder, Fetch, FetchRun, FileAccess, KindSettings, Map, Network, RowWork, map_from,
 };
 use orchestra_store::{Expand, Found, ListError, ObjectOutput, ObjectStore, PushFound};
 use serde_json::Value as Json;
@@ -126,8 +126,8 @@ pub trait Items: fmt::Debug + Encode + Decode<()> + Send + Sync + 'static {
     }
 
     /// As [`Fetch::opens`], where the source names files: those that items lie in, unless a kind says otherwise.
-    fn opens(&self) -> Opens {
-        Opens::OfItems(file_of)
+    fn opens(&self) -> FileAccess {
+        FileAccess::OfItems(file_of)
     }
 }
 
@@ -321,8 +321,8 @@ impl<K: TypedSource> Fetch for ItemsOf<K> {
         self.options.network::<K>()
     }
 
-    fn opens(&self) -> Opens {
-        if self.options.has_objects() { Opens::OfItems(|_| None) } else { self.items.opens() }
+    fn opens(&self) -> FileAccess {
+        if self.options.has_objects() { FileAccess::OfItems(|_| None) } else { self.items.opens() }
     }
 }
 

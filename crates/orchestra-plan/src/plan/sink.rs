@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use orchestra_core::shapes::{Encoder, Fan};
+use orchestra_core::shapes::{Encoder, FanOut};
 use orchestra_core::{PipelineId, SourceId};
 use orchestra_store::ObjectOutput;
 use serde::{Deserialize, Serialize};
@@ -42,7 +42,7 @@ impl Plan {
             return RecordsPerItem::Any;
         }
         let before = sink.from.iter().flat_map(|from| self.ancestors(*from)).filter_map(stage);
-        let drops = |stage: &StagePlan| stage.fan() == Fan::AtMostOne && stage.enclosing_splits.is_empty();
+        let drops = |stage: &StagePlan| stage.fan() == FanOut::AtMostOne && stage.enclosing_splits.is_empty();
         if before.into_iter().any(drops) { RecordsPerItem::AtMostOne } else { RecordsPerItem::One }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use orchestra_core::data::Schema;
-use orchestra_core::shapes::{Fan, Fold, Map, Reduce};
+use orchestra_core::shapes::{FanOut, Fold, Map, Reduce};
 use orchestra_core::{PipelineId, StageId};
 use serde::Serialize;
 use serde_json::Value as Json;
@@ -94,10 +94,10 @@ impl StagePlan {
     }
 
     /// How many rows it makes of one.
-    pub fn fan(&self) -> Fan {
+    pub fn fan(&self) -> FanOut {
         match &self.runs {
             Shape::Map(map) => map.fan(),
-            Shape::Batch(_) | Shape::Fold(_) => Fan::One,
+            Shape::Batch(_) | Shape::Fold(_) => FanOut::One,
         }
     }
 

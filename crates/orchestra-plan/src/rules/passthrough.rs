@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use orchestra_core::shapes::Fan;
+use orchestra_core::shapes::FanOut;
 use orchestra_core::{PipelineId, SinkId, SourceId, StageId};
 use serde_json::Value as Json;
 
@@ -73,8 +73,8 @@ fn route_stage(plan: &mut Plan, stage: StageId, spans: Spans<'_>, cx: &mut Cx<'_
                 .help("it reads from a stage behind one that makes several rows of one, such as `crop`")
                 .fail();
         }
-        (_, Fan::Parts) => enclosing_splits.push(stage),
-        (_, Fan::One | Fan::AtMostOne) => {}
+        (_, FanOut::Parts) => enclosing_splits.push(stage),
+        (_, FanOut::One | FanOut::AtMostOne) => {}
     }
     this.enclosing_splits = enclosing_splits;
     Ok(())
@@ -328,14 +328,14 @@ fn one_fan_at_a_time(
     way: &InputWay,
     cx: &mut Cx<'_>,
 ) -> Result<(), Reported> {
-    let fan = |origin: &Origin| origin.stage().map_or(Fan::One, |stage| plan.stages[stage.index()].fan());
+    let fan = |origin: &Origin| origin.stage().map_or(FanOut::One, |stage| plan.stages[stage.index()].fan());
     let before = way.from.iter().flat_map(|from| plan.ancestors(*from));
     let fans: BTreeSet<Origin> =
-        before.filter(|o| plan.home_of(*o) == way.home && fan(o) != Fan::One).collect();
+        before.filter(|o| plan.home_of(*o) == way.home && fan(o) != FanOut::One).collect();
     for one in &fans {
         for other in fans.range((Bound::Excluded(*one), Bound::Unbounded)) {
             // First what costs nothing: a chain of filters has as many pairs as its length squared.
-            if (fan(one), fan(other)) == (Fan::AtMostOne, Fan::AtMostOne)
+            if (fan(one), fan(other)) == (FanOut::AtMostOne, FanOut::AtMostOne)
                 || plan.ancestors(*one).contains(other)
                 || plan.ancestors(*other).contains(one)
             {
@@ -369,7 +369,7 @@ fn linear(plan: &Plan, pipeline: usize) -> Option<SinkId> {
                 let stage = &plan.stages[reader.index()];
                 let passthrough_columns =
                     stage.batch().is_some_and(|batch| !batch.passthrough_columns.is_empty());
-                if stage.fan() != Fan::One
+                if stage.fan() != FanOut::One
                     || matches!(stage.runs, Shape::Fold(_))
                     || passthrough_columns
                     || left == 0

@@ -9,13 +9,13 @@ use orchestra_plan::{Origin, Plan};
 use orchestra_store::Commit;
 
 /// What one item holds: who passed it over, what, and how many.
-type OfItem = Vec<(Origin, LeftOut, u64)>;
+type ItemLeftOut = Vec<(Origin, LeftOut, u64)>;
 
 /// Few items hold such things, so one lock serves all threads.
 #[derive(Debug, Default)]
 pub struct LeftOutCounts {
     /// Of items on their way.
-    by_item: Mutex<HashMap<ItemId, OfItem>>,
+    by_item: Mutex<HashMap<ItemId, ItemLeftOut>>,
     /// Of items that are done, over all starts of the run.
     done: Mutex<Vec<LeftOutCount>>,
 }

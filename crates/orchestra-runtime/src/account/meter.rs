@@ -72,12 +72,12 @@ impl std::fmt::Debug for Meter {
 
 /// Looks at a run from outside, also after its end. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Remains {
+pub struct RunObserver {
     context: Weak<RunContext>,
     stats: Arc<Stats>,
 }
 
-impl Remains {
+impl RunObserver {
     pub(crate) fn of(context: &Arc<RunContext>) -> Self {
         Self { context: Arc::downgrade(context), stats: Arc::clone(&context.stats) }
     }

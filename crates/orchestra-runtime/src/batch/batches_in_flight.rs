@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestra_core::ledger::{Aftermath, Assignment, Rows};
+use orchestra_core::ledger::{Assignment, FailedBatchOutcome, Rows};
 use orchestra_core::{BatchId, StageId};
 
 use crate::batch::output_slots::PendingOutputs;
 use crate::batch::slot_pool::FilledSlot;
 use crate::context::{RunClock, RunContext};
 use crate::flow::ticket::Ticket;
-use crate::trace::{BatchEnd, BatchNumber, BatchTrace, MaybeTracer, Then, WorkerTimes, id_in_logs};
+use crate::trace::{BatchEnd, BatchNumber, BatchTrace, FollowUp, MaybeTracer, WorkerTimes, id_in_logs};
 
 /// The batches that are with the workers of a stage. What is left when it is dropped is told to have been given up.
 pub struct BatchesInFlight {
@@ -113,11 +113,13 @@ pub fn note_on_tokens(slot: &FilledSlot, rows: Rows, batch: &Arc<BatchTrace>) {
     items_of(slot, rows).filter_map(Ticket::timeline).for_each(|timeline| timeline.ran(batch));
 }
 
-pub fn then(aftermath: &Aftermath) -> Then {
-    match aftermath {
-        Aftermath::Requeued(batch) | Aftermath::Stop { waits: batch, .. } => Then::Requeued(*batch),
-        Aftermath::Split(_) => Then::Split,
-        Aftermath::Failed(row) => Then::Failed(row.kind),
+pub fn then(outcome: &FailedBatchOutcome) -> FollowUp {
+    match outcome {
+        FailedBatchOutcome::Requeued(batch) | FailedBatchOutcome::Stop { waits: batch, .. } => {
+            FollowUp::Requeued(*batch)
+        }
+        FailedBatchOutcome::Split(_) => FollowUp::Split,
+        FailedBatchOutcome::Failed(row) => FollowUp::Failed(row.kind),
     }
 }
 

@@ -19,11 +19,11 @@ use orchestra_worker::output_region::OutputRegion;
 pub struct OutputSlots {
     region: OutputRegion,
     /// By output slot.
-    in_use: Mutex<Vec<Option<InUse>>>,
+    in_use: Mutex<Vec<Option<OutputSlotUse>>>,
 }
 
 #[derive(Debug)]
-struct InUse {
+struct OutputSlotUse {
     by: SlotId,
     batches: usize,
 }
@@ -60,7 +60,7 @@ impl OutputSlots {
         let same = in_use.iter().position(|place| place.as_ref().is_some_and(|place| place.by == rows.slot));
         let at = same.or_else(|| in_use.iter().position(Option::is_none));
         let at = at.expect("each slot of the arena has at most one output slot, and there are as many");
-        in_use[at].get_or_insert(InUse { by: rows.slot, batches: 0 }).batches += 1;
+        in_use[at].get_or_insert(OutputSlotUse { by: rows.slot, batches: 0 }).batches += 1;
         PendingOutputs { of: Arc::clone(self), slot: OutputSlotId(at as u32), rows }
     }
 
@@ -70,7 +70,7 @@ impl OutputSlots {
         *place = place
             .take()
             .filter(|place| place.batches > 1)
-            .map(|place| InUse { batches: place.batches - 1, ..place });
+            .map(|place| OutputSlotUse { batches: place.batches - 1, ..place });
     }
 }
 

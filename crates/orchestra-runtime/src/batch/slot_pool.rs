@@ -36,7 +36,7 @@ pub enum SlotEvent {
 /// Width and height that a row is trimmed to.
 pub type TrimmedSize = [u32; 2];
 
-type Tell = Box<dyn Fn() + Send + Sync>;
+type Notifier = Box<dyn Fn() + Send + Sync>;
 
 pub struct SlotPool {
     pub arena: Arena,
@@ -53,7 +53,7 @@ pub struct SlotPool {
     freed: Notify,
     /// Slots of all pools of the run that are not free.
     in_use: Arc<Counter>,
-    notify: Tell,
+    notify: Notifier,
 }
 
 struct Filling {
@@ -108,7 +108,13 @@ impl SlotPool {
     /// Workers may hold `held` slots at once: see [`SlotClaims::new`].
     ///
     /// `in_use` is raised by one for each slot that is taken, and lowered when it comes back.
-    pub fn new(arena: Arena, clock: RunClock, held: usize, in_use: Arc<Counter>, notify: Tell) -> Arc<Self> {
+    pub fn new(
+        arena: Arena,
+        clock: RunClock,
+        held: usize,
+        in_use: Arc<Counter>,
+        notify: Notifier,
+    ) -> Arc<Self> {
         let layout = arena.layout().clone();
         let filling = |_| Filling {
             opened: AtomicU64::new(0),

@@ -127,13 +127,13 @@ impl ProcessLauncher {
             command.arg(LOADER).env_remove("RUST_BACKTRACE");
         })?;
         let other = ours.try_clone()?;
-        Ok((Launched::of(ours, child, AtDrop::Kill)?, other))
+        Ok((Launched::of(ours, child, DropAction::Kill)?, other))
     }
 }
 
 impl Launched {
     /// A process that was started, with our end of its socket. Must be called within a tokio runtime.
-    pub(crate) fn of(ours: StdUnixStream, mut child: TokioChild, at_drop: AtDrop) -> io::Result<Self> {
+    pub(crate) fn of(ours: StdUnixStream, mut child: TokioChild, at_drop: DropAction) -> io::Result<Self> {
         ours.set_nonblocking(true)?;
         let (reader, writer) = UnixStream::from_std(ours)?.into_split();
         let stderr: Box<dyn AsyncRead + Send + Unpin> = match child.stderr.take() {
@@ -271,7 +271,7 @@ const _: () = assert!(LOADER_REGION_FD == WORKER_SOCKET_FD + 1);
 
 /// What dropping a [`Launched`] does to its process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AtDrop {
+pub(crate) enum DropAction {
     Kill,
     /// Nothing: the process exits when its socket is closed.
     Leave,
@@ -279,7 +279,7 @@ pub(crate) enum AtDrop {
 
 struct ChildProcess {
     child: TokioChild,
-    at_drop: AtDrop,
+    at_drop: DropAction,
 }
 
 impl WorkerProcess for ChildProcess {
@@ -306,7 +306,7 @@ impl WorkerProcess for ChildProcess {
 /// A host may drop its runtime, and its own with it all that would wait for the end of a killed process.
 impl Drop for ChildProcess {
     fn drop(&mut self) {
-        let pid = self.child.id().filter(|_| self.at_drop == AtDrop::Kill);
+        let pid = self.child.id().filter(|_| self.at_drop == DropAction::Kill);
         let Some(pid) = pid.and_then(|pid| Pid::from_raw(pid.cast_signed())) else { return };
         self.kill();
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };

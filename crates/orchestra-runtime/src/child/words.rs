@@ -18,14 +18,17 @@ const LINES_PER_SECOND: u64 = 20;
 
 /// What is to be logged of it.
 #[derive(Debug, Clone, Copy)]
-pub enum Said<'a> {
+pub enum StderrText<'a> {
     Line(&'a str),
     /// So many lines were more than is logged.
     TooMuch(u64),
 }
 
 /// Tells `log` what the process says until it says no more; gives back the end of it.
-pub async fn last_words(stderr: Box<dyn AsyncRead + Send + Unpin>, mut log: impl FnMut(Said<'_>)) -> String {
+pub async fn last_words(
+    stderr: Box<dyn AsyncRead + Send + Unpin>,
+    mut log: impl FnMut(StderrText<'_>),
+) -> String {
     let mut tail: VecDeque<String> = VecDeque::with_capacity(LAST_LINES + 1);
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();
@@ -45,9 +48,9 @@ pub async fn last_words(stderr: Box<dyn AsyncRead + Send + Unpin>, mut log: impl
         }
         if let Some(left_out) = allowance.spend(began.elapsed()) {
             if left_out > 0 {
-                log(Said::TooMuch(left_out));
+                log(StderrText::TooMuch(left_out));
             }
-            log(Said::Line(&text));
+            log(StderrText::Line(&text));
         }
         // Notes are hints for people who run a program by hand.
         if !text.starts_with("note:") {
@@ -58,7 +61,7 @@ pub async fn last_words(stderr: Box<dyn AsyncRead + Send + Unpin>, mut log: impl
         }
     }
     if allowance.left_out > 0 {
-        log(Said::TooMuch(allowance.left_out));
+        log(StderrText::TooMuch(allowance.left_out));
     }
     Vec::from(tail).join(" | ")
 }

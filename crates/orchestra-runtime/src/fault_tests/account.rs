@@ -9,11 +9,11 @@ use orchestra_core::{DeviceId, Failure, FailureKind, WorkerExit};
 
 use super::fake_worker::answer_to;
 use super::log::{Begun, Life};
+use super::recorder::{self, TelemetryRecorder};
 use super::stage::Stage;
-use super::told::{self, Told};
 use crate::events::WorkerEvent;
 use crate::flow::ticket::Ticket;
-use crate::messages::{EndedRows, PipelineMsg, RootMsg, TokenEnd, WholeItems};
+use crate::messages::{EndedRows, PipelineMsg, RootMsg, SingleRecordItems, TokenEnd};
 use crate::trace::{EndedItems, Steps};
 
 /// What the probes were told.
@@ -82,9 +82,9 @@ impl Account {
         }
     }
 
-    fn whole(&mut self, WholeItems { done, text, traced, .. }: WholeItems) {
+    fn whole(&mut self, SingleRecordItems { done, text, traced, .. }: SingleRecordItems) {
         if let Some(traced) = traced {
-            if !told::are_ids_of(&traced, &done) {
+            if !recorder::are_ids_of(&traced, &done) {
                 self.problems.push("other tickets than items".to_owned());
             }
             let group = EndedItems::rows(traced, Duration::ZERO);
@@ -155,7 +155,7 @@ pub struct Outcome {
     /// Batches sent more than once, whole or in parts.
     pub retries: u64,
     /// What the tracer was told, if the run was traced.
-    pub told: Option<Told>,
+    pub told: Option<TelemetryRecorder>,
     /// How the parent saw workers end, without those that ended as asked.
     pub exits: Vec<WorkerExit>,
 }

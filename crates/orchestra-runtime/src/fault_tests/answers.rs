@@ -57,7 +57,7 @@ async fn half_an_answer_is_no_result_when_nothing_follows() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_to_no_request_ends_its_worker_and_costs_no_item_an_attempt() {
-    let script = Script::later(secs(1), Later::AnswersUnasked);
+    let script = Script::later(secs(1), TimedFault::AnswersUnasked);
     let mut stage = Stage::of(40);
     stage.first_item = secs(5);
     let run = stage.run_first(script).await;
@@ -68,13 +68,15 @@ async fn an_answer_to_no_request_ends_its_worker_and_costs_no_item_an_attempt() 
 #[tokio::test(start_paused = true)]
 async fn an_answer_with_an_odd_output_fails_its_items_by_name_and_the_worker_lives_on() {
     for dynamic in [false, true] {
-        for odd in [Odd::MoreRows, Odd::FewerRows, Odd::OtherType, Odd::HugeShape] {
+        for odd in
+            [OutputFault::MoreRows, OutputFault::FewerRows, OutputFault::OtherType, OutputFault::HugeShape]
+        {
             let run = with_fault(RunFault::AnswersOddly(odd), dynamic).await;
             run.all_done_but(8..12).failed_as(FailureKind::Result);
             run.check((run.restarts, run.retries) == (0, 0), "no worker is replaced");
         }
     }
-    let run = with_fault(RunFault::AnswersOddly(Odd::Missing), true).await;
+    let run = with_fault(RunFault::AnswersOddly(OutputFault::Missing), true).await;
     run.all_done_but(8..12).failed_as(FailureKind::Result);
 }
 

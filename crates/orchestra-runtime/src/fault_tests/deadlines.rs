@@ -73,7 +73,7 @@ async fn a_worker_whose_heart_stops_is_killed_after_three_seconds_of_silence() {
 
     let mut stage = Stage::of(40);
     stage.first_item = secs(20);
-    let idle = stage.run_first(Script::later(ms(1_100), Later::Freezes)).await;
+    let idle = stage.run_first(Script::later(ms(1_100), TimedFault::Freezes)).await;
     let stopped = idle.lives[0].loaded.expect("it was loaded") + ms(1_100);
     idle.all_done().check_time(idle.lives[0].end() - stopped, from, to, "while idle");
     idle.check(idle.most_begun() == 1, "no item suffers");
@@ -95,7 +95,7 @@ async fn where_silence_proves_nothing_while_a_worker_is_busy_the_deadline_of_wha
     in_a_run.check_time(in_a_run.lives[0].end() - stopped, secs(20), secs(20) + TICK, "in a run");
 
     let late = Stage { first_item: secs(20), ..stage() };
-    let idle = late.run_first(Script::later(ms(1_100), Later::Freezes)).await;
+    let idle = late.run_first(Script::later(ms(1_100), TimedFault::Freezes)).await;
     idle.all_done().check(idle.exits == [WorkerExit::Silent], "it is idle, and falls silent");
 
     let loading = stage().run_first(Script::loading(Load::Freezes)).await;

@@ -41,7 +41,7 @@ async fn a_worker_that_dies_at_any_point_of_a_run_costs_one_restart_and_one_more
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_dies_while_idle_costs_no_item_an_attempt() {
     for exit in EXITS {
-        let dies = Script::later(secs(1), Later::Dies(exit.clone()));
+        let dies = Script::later(secs(1), TimedFault::Dies(exit.clone()));
         let mut stage = Stage::of(40).named(format!("{exit}"));
         stage.first_item = secs(5);
         let run = stage.run_first(dies).await;

@@ -18,7 +18,7 @@ use tokio::sync::{Mutex, oneshot, watch};
 
 use super::fake_worker::Worker;
 use super::gpus::Gpus;
-use super::log::{Log, What};
+use super::log::{Act, Log};
 use super::script::{KILLED, Script, Start, ms};
 use crate::child::spawn::{Launched, WorkerProcess};
 use crate::context::{RunOptions, Timeouts};
@@ -107,10 +107,10 @@ impl EngineSpec for FakeEngine {
         let launch = self.count(device);
         let script = (self.script_of)(launch);
         let log = self.log.clone();
-        log.add(launch.nth, What::Started(launch.device));
+        log.add(launch.nth, Act::Started(launch.device));
         if script.start == Start::CannotBeStarted {
             let why = "no such program".to_owned();
-            log.add(launch.nth, What::Ended(WorkerExit::SpawnFailed(why.clone())));
+            log.add(launch.nth, Act::Ended(WorkerExit::SpawnFailed(why.clone())));
             return Err(io::Error::new(io::ErrorKind::NotFound, why));
         }
         let (writer, inbox) = duplex(STREAM);
@@ -198,7 +198,7 @@ async fn live(
     } else {
         drop(stderr);
     }
-    log.add(nth, What::Ended(exit.clone()));
+    log.add(nth, Act::Ended(exit.clone()));
     report.send_replace(Some(exit));
 }
 

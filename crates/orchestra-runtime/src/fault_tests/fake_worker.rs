@@ -22,8 +22,10 @@ use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use super::fake_process::{Inbox, Remains, Voice, bytes_of};
 use super::gpus::Gpus;
-use super::log::{Log, What};
-use super::script::{DEVICE_BROKEN, Ending, Later, Load, Odd, Other, Point, RunFault, Script, Start, ms};
+use super::log::{Act, Log};
+use super::script::{
+    DEVICE_BROKEN, Ending, Load, Other, OutputFault, Point, RunFault, Script, Start, TimedFault, ms,
+};
 
 /// What a row of `item` gives.
 pub fn answer_to(item: u64) -> f32 {
@@ -138,9 +140,9 @@ impl Worker {
             end = self.work(voice) => return end,
         };
         match what {
-            Later::Dies(exit) => Err(exit),
-            Later::Freezes => Ok(voice.freeze().await),
-            Later::AnswersUnasked => {
+            TimedFault::Dies(exit) => Err(exit),
+            TimedFault::Freezes => Ok(voice.freeze().await),
+            TimedFault::AnswersUnasked => {
                 voice.say(&done(BatchId(u64::MAX), Vec::new())).await;
                 self.hang().await
             }
@@ -211,7 +213,7 @@ impl Worker {
         self.core.arena = Some(WorkerArena::map(memory, load.layout).unwrap());
         let warmed = load.padded_to.unwrap_or_default();
         voice.say(&loaded(takes, warmed)).await;
-        self.core.log.add(self.core.nth, What::Loaded);
+        self.core.log.add(self.core.nth, Act::Loaded);
         Ok(())
     }
 
@@ -298,7 +300,7 @@ impl Core {
         self.running.lock().unwrap().push(run);
         let items = self.items(&run);
         let fault = self.script.fault(nth, &items);
-        self.log.add(self.nth, What::Began { batch: run.batch, attempt: run.attempt, items });
+        self.log.add(self.nth, Act::Began { batch: run.batch, attempt: run.attempt, items });
         self.make_noise().await;
         let after = match fault {
             Some(fault) => self.go_wrong(voice, &run, fault).await?,
@@ -322,7 +324,7 @@ impl Core {
     }
 
     fn runs_no_more(&self, run: &Run) {
-        self.log.add(self.nth, What::Answered(run.batch));
+        self.log.add(self.nth, Act::Answered(run.batch));
         self.running.lock().unwrap().retain(|other| other.batch != run.batch);
     }
 
@@ -394,7 +396,7 @@ impl Core {
         match point {
             Point::MidAnswer => voice.say_bytes(&answer[..answer.len() / 2]).await,
             Point::AfterAnswer => {
-                self.log.add(self.nth, What::Answered(run.batch));
+                self.log.add(self.nth, Act::Answered(run.batch));
                 voice.say_bytes(&answer).await;
             }
             Point::BeforeReading | Point::MidRun | Point::AfterOutputs => {}
@@ -424,7 +426,7 @@ impl Core {
     }
 
     async fn told_to_end(&self) -> WorkerExit {
-        self.log.add(self.nth, What::ToldToEnd);
+        self.log.add(self.nth, Act::ToldToEnd);
         match self.script.ending {
             Ending::AtOnce => {}
             Ending::After(pause) => tokio::time::sleep(pause).await,
@@ -479,20 +481,20 @@ impl Core {
         DynamicOutput { output: 0, dtype: DType::F32, shape: vec![run.rows, 1], data: self.answers(run) }
     }
 
-    fn odd_output(&self, run: &Run, odd: Odd) -> Vec<DynamicOutput> {
+    fn odd_output(&self, run: &Run, odd: OutputFault) -> Vec<DynamicOutput> {
         let mut output = self.output(run);
         match odd {
-            Odd::MoreRows => {
+            OutputFault::MoreRows => {
                 output.shape[0] += 1;
                 output.data.extend([0; 4]);
             }
-            Odd::FewerRows => {
+            OutputFault::FewerRows => {
                 output.shape[0] -= 1;
                 output.data.truncate(output.shape[0] * 4);
             }
-            Odd::OtherType => output.dtype = DType::I32,
-            Odd::HugeShape => output.shape.extend([usize::MAX, 2]),
-            Odd::Missing => return Vec::new(),
+            OutputFault::OtherType => output.dtype = DType::I32,
+            OutputFault::HugeShape => output.shape.extend([usize::MAX, 2]),
+            OutputFault::Missing => return Vec::new(),
         }
         vec![output]
     }

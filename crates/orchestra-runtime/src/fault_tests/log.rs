@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 /// Something that a fake worker did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
+pub enum Act {
     /// Its process was started, on this device.
     Started(usize),
     Loaded,
@@ -30,7 +30,7 @@ pub enum What {
 #[derive(Debug, Clone)]
 pub struct Log {
     start: Instant,
-    events: Arc<Mutex<Vec<(usize, Duration, What)>>>,
+    events: Arc<Mutex<Vec<(usize, Duration, Act)>>>,
 }
 
 /// A batch in the hands of a worker.
@@ -97,7 +97,7 @@ impl Log {
     }
 
     /// Adds what the `nth` worker did just now.
-    pub fn add(&self, nth: usize, what: What) {
+    pub fn add(&self, nth: usize, what: Act) {
         self.events.lock().unwrap().push((nth, self.now(), what));
     }
 
@@ -105,24 +105,24 @@ impl Log {
     pub fn lives(&self) -> Vec<Life> {
         let mut lives: Vec<Life> = Vec::new();
         for (nth, at, what) in self.events.lock().unwrap().iter().cloned() {
-            if let What::Started(device) = what {
+            if let Act::Started(device) = what {
                 lives.push(Life { nth, device, started: at, ..Life::default() });
                 continue;
             }
             let life =
                 lives.iter_mut().find(|l| l.nth == nth).expect("a worker that does something was started");
             match what {
-                What::Started(_) => {}
-                What::Loaded => life.loaded = Some(at),
-                What::Began { batch, attempt, items } => {
+                Act::Started(_) => {}
+                Act::Loaded => life.loaded = Some(at),
+                Act::Began { batch, attempt, items } => {
                     life.runs.push(Begun { batch, at, answered: None, attempt, items });
                 }
-                What::Answered(batch) => {
+                Act::Answered(batch) => {
                     let run = life.runs.iter_mut().find(|run| run.batch == batch);
                     run.expect("it runs that").answered = Some(at);
                 }
-                What::ToldToEnd => life.told = life.told.or(Some(at)),
-                What::Ended(exit) => life.ended = Some((at, exit)),
+                Act::ToldToEnd => life.told = life.told.or(Some(at)),
+                Act::Ended(exit) => life.ended = Some((at, exit)),
             }
         }
         lives

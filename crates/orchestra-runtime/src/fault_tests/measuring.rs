@@ -76,8 +76,8 @@ async fn a_worker_that_dies_while_it_is_measured_is_replaced_and_the_next_one_is
         Script::loading(Load::Dies(KILLED)),
         Script::starting(Start::Dies(SEGFAULT)),
         Script::starting(Start::CannotBeStarted),
-        Script::later(ms(1), Later::Dies(SEGFAULT)),
-        Script::later(ms(0), Later::Dies(KILLED)),
+        Script::later(ms(1), TimedFault::Dies(SEGFAULT)),
+        Script::later(ms(0), TimedFault::Dies(KILLED)),
         Script::at_run(1, RunFault::Die(Point::MidRun, SEGFAULT)),
     ];
     for death in deaths {

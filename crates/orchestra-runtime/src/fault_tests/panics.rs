@@ -280,7 +280,7 @@ impl Rig {
             // There is no such pipeline, no such place, no such task.
             "root" => run.root.0.cast(RootMsg::Rebuild(PipelineId(99))).unwrap(),
             "device manager" => {
-                child::<DeviceMsg>(&root).cast(DeviceMsg::StartWorker { post: 999, place: 0 }).unwrap();
+                child::<DeviceMsg>(&root).cast(DeviceMsg::StartWorker { at: 999, place: 0 }).unwrap();
             }
             "owner of commands" => {
                 let ended = TasksMsg::Ended(999, Box::new(Err(io::Error::other("no such task"))));

@@ -90,11 +90,11 @@ impl Random {
         ])
     }
 
-    fn later(&mut self) -> (Duration, Later) {
+    fn later(&mut self) -> (Duration, TimedFault) {
         let what = match self.below(4) {
-            0 | 1 => Later::Dies(self.exit()),
-            2 => Later::Freezes,
-            _ => Later::AnswersUnasked,
+            0 | 1 => TimedFault::Dies(self.exit()),
+            2 => TimedFault::Freezes,
+            _ => TimedFault::AnswersUnasked,
         };
         (self.millis(2_000), what)
     }
@@ -121,7 +121,7 @@ impl Random {
 
     /// Killed or stopped from outside, at any time.
     fn struck(&mut self) -> Script {
-        let strikes = [Later::Dies(KILLED), Later::Dies(KILLED), Later::Freezes];
+        let strikes = [TimedFault::Dies(KILLED), TimedFault::Dies(KILLED), TimedFault::Freezes];
         let mut script = Script {
             load_takes: self.millis(300),
             run_takes: self.millis(20),

@@ -64,7 +64,7 @@ async fn a_worker_that_dies_while_it_is_being_recycled_costs_no_item_also_where_
         for (exit, load) in [(KILLED, Load::Works), (SEGFAULT, Load::Works), (SEGFAULT, Load::Dies(SEGFAULT))]
         {
             let label = format!("{exit} at {later} ms, its successor {load:?}");
-            let dies = Script { run_takes: ms(50), ..Script::later(ms(later), Later::Dies(exit)) };
+            let dies = Script { run_takes: ms(50), ..Script::later(ms(later), TimedFault::Dies(exit)) };
             let successor = Script::loading(load.clone());
             let run = stage(80, 3, &label).run(move |l| match l.nth {
                 1 => dies.clone(),

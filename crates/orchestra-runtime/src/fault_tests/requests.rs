@@ -75,7 +75,7 @@ fn begun(log: &Log) -> Vec<u64> {
 
 /// All places are free again: of requests, and of rows.
 fn all_is_home(flow: &RequestFlow) {
-    assert_eq!((flow.waiting(), flow.remains().slots_in_use(), flow.remains().slots_lost()), (0, 0, 0));
+    assert_eq!((flow.waiting(), flow.observer().slots_in_use(), flow.observer().slots_lost()), (0, 0, 0));
 }
 
 async fn until(what: impl Fn() -> bool) {
@@ -115,7 +115,7 @@ async fn every_request_is_answered_once_whatever_dies_and_nothing_is_left() {
             }
         });
         join_all(asked).await;
-        until(|| flow.waiting() == 0 && flow.remains().slots_in_use() == 0).await;
+        until(|| flow.waiting() == 0 && flow.observer().slots_in_use() == 0).await;
         all_is_home(&flow);
         assert!(log.lives().iter().any(|life| life.ended.is_some()), "a worker died");
         flow.close().await;

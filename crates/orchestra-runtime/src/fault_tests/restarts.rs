@@ -136,7 +136,7 @@ async fn a_device_on_which_every_batch_hangs_or_crashes_is_given_up_and_hardly_a
 async fn deaths_of_workers_that_had_stood_idle_for_long_are_no_crash_loop() {
     let mut stage = Stage::of(40);
     stage.first_item = secs(1_200);
-    let dies = Script::later(secs(100), Later::Dies(SEGFAULT));
+    let dies = Script::later(secs(100), TimedFault::Dies(SEGFAULT));
     let run = stage.run(move |l| if l.nth <= 10 { dies.clone() } else { Script::honest() }).await;
     run.all_done();
     run.check(run.restarts == 10, "each is replaced");

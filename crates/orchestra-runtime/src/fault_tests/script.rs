@@ -44,7 +44,7 @@ pub struct Script {
     /// GiB of its GPU that it takes when it is loaded, and holds to its end. Where there are not as many, it cannot load.
     pub takes: u64,
     /// What happens so long after it was loaded, whatever it does then.
-    pub later: Option<(Duration, Later)>,
+    pub later: Option<(Duration, TimedFault)>,
     /// How it obeys the request to end.
     pub ending: Ending,
     /// How long it lives on after SIGKILL, scribbling over what it ran: a process that hangs in its driver.
@@ -119,7 +119,7 @@ impl Script {
     }
 
     /// This happens so long after it was loaded.
-    pub fn later(after: Duration, later: Later) -> Self {
+    pub fn later(after: Duration, later: TimedFault) -> Self {
         Self { later: Some((after, later)), ..Self::default() }
     }
 
@@ -213,7 +213,7 @@ pub enum RunFault {
     AnswersFor(Other),
     AnswersTwice,
     /// The answer is for the right batch, and its output is odd.
-    AnswersOddly(Odd),
+    AnswersOddly(OutputFault),
     /// Bytes that are no frame.
     Garbage,
     SecondHello,
@@ -238,7 +238,7 @@ pub enum Other {
 
 /// What is odd about the output in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Odd {
+pub enum OutputFault {
     /// It has one row more than the batch.
     MoreRows,
     FewerRows,
@@ -251,7 +251,7 @@ pub enum Odd {
 
 /// What happens to a loaded worker at some time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Later {
+pub enum TimedFault {
     Dies(WorkerExit),
     /// It stops as by SIGSTOP.
     Freezes,

@@ -24,8 +24,8 @@ use super::fake_process::{FakeEngine, Launch, options_with};
 use super::gpus::{self, Gpus};
 use super::log::Log;
 use super::probe::{Probe, Watcher};
+use super::recorder::{self, TelemetryRecorder};
 use super::script::{Script, ms, secs};
-use super::told::{self, Told};
 use crate::batch::slot_pool::SlotPool;
 use crate::batch::stage::BatchStage;
 use crate::context::{RunContext, RunOptions, Timeouts};
@@ -141,7 +141,7 @@ impl Stage {
         audit::nothing_is_left(&mut ended, tasks_before).await;
         let outcome = ended.into_outcome(self, log, over);
         audit::account_is_exact(&outcome, stopped, credits);
-        told::is_exact(&outcome);
+        recorder::is_exact(&outcome);
         outcome
     }
 }
@@ -150,7 +150,7 @@ struct Tree {
     context: Arc<RunContext>,
     stage: StageId,
     account: Arc<Mutex<Account>>,
-    told: Option<Told>,
+    told: Option<TelemetryRecorder>,
     /// Told whenever something was noted in the account.
     noted: Arc<Notify>,
     feed: Feed,
@@ -170,7 +170,7 @@ pub struct Ended {
     pub pool: Arc<SlotPool>,
     pub account: Arc<Mutex<Account>>,
     /// What the tracer was told.
-    pub told: Option<Told>,
+    pub told: Option<TelemetryRecorder>,
 }
 
 /// What the source of items needs.
@@ -190,7 +190,7 @@ impl Tree {
         let plan = Arc::new(plan_of(stage));
         let account = Arc::new(Mutex::new(Account::default()));
         let exits = Arc::clone(&account);
-        let told = stage.traced.then(Told::default);
+        let told = stage.traced.then(TelemetryRecorder::default);
         let mut engine = FakeEngine::new(log, script_of).on(stage.gpus.clone());
         engine.beats_while_busy = stage.beats_while_busy;
         engine.spec_bytes = stage.spec_bytes;

@@ -9,7 +9,7 @@ use orchestra_worker::frames::RunErrorKind;
 use super::account::Outcome;
 use super::script::*;
 use super::stage::Stage;
-use crate::trace::{BatchEnd, BatchTrace, Steps, Then};
+use crate::trace::{BatchEnd, BatchTrace, FollowUp, Steps};
 
 fn told(run: &Outcome, what: impl Fn(&BatchTrace) -> bool) -> Vec<Arc<BatchTrace>> {
     let batches = run.told.as_ref().unwrap().batches();
@@ -36,7 +36,7 @@ async fn the_batch_of_a_killed_worker_ends_with_its_exit_and_its_retry_is_anothe
     let begun: Vec<_> = lost.iter().filter(|b| b.ran.begun.is_some()).collect();
     run.check(begun.len() == 1, "one of them was begun");
     for batch in &lost {
-        let BatchEnd::WorkerLost { exit, last_words, then: Then::Requeued(next) } = &batch.end else {
+        let BatchEnd::WorkerLost { exit, last_words, then: FollowUp::Requeued(next) } = &batch.end else {
             panic!("{batch:?}")
         };
         run.check(*exit == KILLED && last_words == "goodbye", "how, and its last words");
@@ -56,7 +56,7 @@ async fn halves_of_a_batch_that_found_no_memory_are_told_with_the_ceiling_that_s
     let faults = told(&run, |b| matches!(b.end, BatchEnd::Fault { .. }));
     let first = &faults[0];
     let BatchEnd::Fault { kind, then, .. } = &first.end else { panic!("{first:?}") };
-    run.check(*kind == RunErrorKind::OutOfMemory && *then == Then::Split, "it is halved");
+    run.check(*kind == RunErrorKind::OutOfMemory && *then == FollowUp::Split, "it is halved");
     run.check(first.ceiling.is_some_and(|(before, after)| after < before), "and the ceiling sinks");
     let halves = told(&run, |b| b.reason == LeaveReason::Split && b.end == BatchEnd::Done);
     run.check(halves.iter().any(|h| items_of(&run, first).starts_with(&items_of(&run, h))), "into parts");

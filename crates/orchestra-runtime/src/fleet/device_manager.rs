@@ -55,7 +55,7 @@ impl DeviceManager {
 
 pub struct DeviceState {
     args: DeviceArgs,
-    posts: Vec<Post>,
+    served: Vec<ServedStage>,
     workers: HashMap<WorkerId, ManagedWorker>,
     shutting_down: bool,
     /// Stages that are to be served once it is told to begin; `None` since then.
@@ -65,7 +65,7 @@ pub struct DeviceState {
 }
 
 /// A stage that is served here. A stage that is built anew gets another one.
-struct Post {
+struct ServedStage {
     stage: StageId,
     /// What its workers need; `None` once the stage is over or all of its places are given up, so that its memory can go.
     serve: Option<Arc<ServeStage>>,
@@ -74,7 +74,7 @@ struct Post {
 
 struct ManagedWorker {
     /// By its place in the table.
-    post: usize,
+    at: usize,
     orders: WorkerOrders,
     ready_since: Option<Duration>,
 }
@@ -102,7 +102,7 @@ impl Actor for DeviceManager {
         let held = args.is_held.then(Vec::new);
         Ok(DeviceState {
             args,
-            posts: Vec::new(),
+            served: Vec::new(),
             workers: HashMap::new(),
             shutting_down: false,
             held,
@@ -123,7 +123,7 @@ impl Actor for DeviceManager {
                     state.serve(&me, serve);
                 }
             }
-            DeviceMsg::StartWorker { post, place } => state.start_place(&me, post, place),
+            DeviceMsg::StartWorker { at, place } => state.start_place(&me, at, place),
             DeviceMsg::GoOn => {} // What follows below.
             DeviceMsg::Looked { number, free } => state.looked(number, free),
             DeviceMsg::WorkerReady { worker, is_warm } => state.worker_ready(&me, worker, is_warm),
@@ -156,7 +156,7 @@ impl DeviceState {
         }
         let worker_places = WorkerPlaces::new(serve.workers, self.args.context.options.restart);
         let stage = serve.stage;
-        self.posts.push(Post { stage, serve: Some(serve), worker_places });
+        self.served.push(ServedStage { stage, serve: Some(serve), worker_places });
         match &mut self.load_order {
             // It starts them when it is their turn.
             Some(order) => order.served(stage),
@@ -166,9 +166,9 @@ impl DeviceState {
 
     /// Starts the first workers of a stage, and all that were asked for where nothing is measured.
     fn begin(&mut self, me: &ActorRef<DeviceMsg>, stage: StageId) {
-        let Some(post) = self.open_post(stage) else { return };
-        let orders = self.posts[post].worker_places.start();
-        self.carry_out(me, post, orders);
+        let Some(at) = self.open_stage(stage) else { return };
+        let orders = self.served[at].worker_places.start();
+        self.carry_out(me, at, orders);
         if self.load_order.is_none() {
             let more = loads::asked_for_later(&self.args.context, self.args.device, stage);
             self.grow(me, stage, more);
@@ -176,26 +176,26 @@ impl DeviceState {
     }
 
     /// The place of a stage in the table, as long as it is served.
-    fn open_post(&self, stage: StageId) -> Option<usize> {
-        self.posts.iter().rposition(|p| p.stage == stage && p.serve.is_some())
+    fn open_stage(&self, stage: StageId) -> Option<usize> {
+        self.served.iter().rposition(|p| p.stage == stage && p.serve.is_some())
     }
 
-    fn start_place(&mut self, me: &ActorRef<DeviceMsg>, post: usize, place: usize) {
-        let order = self.posts[post].worker_places.start_place(place);
-        self.carry_out(me, post, order);
+    fn start_place(&mut self, me: &ActorRef<DeviceMsg>, at: usize, place: usize) {
+        let order = self.served[at].worker_places.start_place(place);
+        self.carry_out(me, at, order);
     }
 
     fn carry_out(
         &mut self,
         me: &ActorRef<DeviceMsg>,
-        post: usize,
+        at: usize,
         orders: impl IntoIterator<Item = PlaceOrder>,
     ) {
         for order in orders {
             match order {
-                PlaceOrder::Start { role, instead_of } => self.start_worker(me, post, role, instead_of),
+                PlaceOrder::Start { role, instead_of } => self.start_worker(me, at, role, instead_of),
                 PlaceOrder::StartLater { place, pause } => {
-                    drop(me.send_after(pause, move || DeviceMsg::StartWorker { post, place }));
+                    drop(me.send_after(pause, move || DeviceMsg::StartWorker { at, place }));
                 }
                 PlaceOrder::Drain(worker, handover) => {
                     if handover == Handover::OldFirst {
@@ -203,7 +203,7 @@ impl DeviceState {
                             %worker, "there is no memory for a successor beside the worker: it ends first"
                         );
                     }
-                    self.tell_batcher(post, BatcherMsg::DrainWorker(worker, handover));
+                    self.tell_batcher(at, BatcherMsg::DrainWorker(worker, handover));
                 }
                 // They come of a death alone, which is logged with its reason: see `worker_ended`.
                 PlaceOrder::Parked { .. } | PlaceOrder::Withdrawn { .. } => {}
@@ -211,8 +211,8 @@ impl DeviceState {
         }
     }
 
-    fn tell_batcher(&self, post: usize, what: BatcherMsg) {
-        if let Some(serve) = &self.posts[post].serve {
+    fn tell_batcher(&self, at: usize, what: BatcherMsg) {
+        if let Some(serve) = &self.served[at].serve {
             drop(serve.batcher.cast(what)); // A batcher that is gone needs no workers.
         }
     }
@@ -220,11 +220,11 @@ impl DeviceState {
     fn start_worker(
         &mut self,
         me: &ActorRef<DeviceMsg>,
-        post: usize,
+        at: usize,
         role: WorkerRole,
         instead_of: Option<Predecessor>,
     ) {
-        let Some(serve) = self.posts[post].serve.clone().filter(|_| !self.shutting_down) else { return };
+        let Some(serve) = self.served[at].serve.clone().filter(|_| !self.shutting_down) else { return };
         let context = &self.args.context;
         let worker = context.new_worker_id();
         self.stats().starts.add(1);
@@ -243,8 +243,8 @@ impl DeviceState {
             serve,
             manager: me.clone(),
         });
-        self.workers.insert(worker, ManagedWorker { post, orders, ready_since: None });
-        self.posts[post].worker_places.joined(worker, role);
+        self.workers.insert(worker, ManagedWorker { at, orders, ready_since: None });
+        self.served[at].worker_places.joined(worker, role);
     }
 
     /// Whatever has happened, something else may have become possible.
@@ -259,10 +259,10 @@ impl DeviceState {
     fn worker_ready(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId, is_warm: bool) {
         let Some(w) = self.workers.get_mut(&worker) else { return };
         w.ready_since = Some(self.args.context.clock.now());
-        let post = w.post;
-        let orders = self.posts[post].worker_places.ready(worker);
-        self.carry_out(me, post, orders);
-        let Post { stage, worker_places, serve } = &self.posts[post];
+        let at = w.at;
+        let orders = self.served[at].worker_places.ready(worker);
+        self.carry_out(me, at, orders);
+        let ServedStage { stage, worker_places, serve } = &self.served[at];
         if let Some(order) = self.load_order.as_mut().filter(|_| serve.is_some() && worker_places.is_served())
         {
             order.loaded(*stage, is_warm);
@@ -271,23 +271,23 @@ impl DeviceState {
 
     fn worker_progressed(&mut self, worker: WorkerId) {
         if let Some(w) = self.workers.get(&worker) {
-            self.posts[w.post].worker_places.progressed();
+            self.served[w.at].worker_places.progressed();
         }
     }
 
     fn recycle(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId) {
-        let Some(post) = self.workers.get(&worker).map(|w| w.post) else { return };
-        let handover = self.handover(self.posts[post].stage);
-        let orders = self.posts[post].worker_places.recycle(worker, handover);
+        let Some(at) = self.workers.get(&worker).map(|w| w.at) else { return };
+        let handover = self.handover(self.served[at].stage);
+        let orders = self.served[at].worker_places.recycle(worker, handover);
         if !orders.is_empty() {
             tracing::info!(%worker, "worker is being recycled");
         }
-        self.carry_out(me, post, orders);
+        self.carry_out(me, at, orders);
     }
 
     /// Tells the tracer what followed from the death of `worker`.
-    fn trace(&self, post: usize, worker: WorkerId, step: impl FnOnce() -> WorkerStep) {
-        let (device, stage) = (self.args.device, self.posts[post].stage);
+    fn trace(&self, at: usize, worker: WorkerId, step: impl FnOnce() -> WorkerStep) {
+        let (device, stage) = (self.args.device, self.served[at].stage);
         self.args.context.trace_worker(worker, stage, device, step);
     }
 
@@ -305,11 +305,11 @@ impl DeviceState {
         if let Some(held) = &mut self.held {
             held.retain(|serve| serve.stage != stage);
         }
-        for w in self.workers.values().filter(|w| self.posts[w.post].stage == stage) {
+        for w in self.workers.values().filter(|w| self.served[w.at].stage == stage) {
             w.orders.give(WorkerOrder::Retire);
         }
-        for post in self.posts.iter_mut().filter(|p| p.stage == stage) {
-            post.serve = None;
+        for served in self.served.iter_mut().filter(|p| p.stage == stage) {
+            served.serve = None;
         }
         self.is_complete(stage);
     }

@@ -46,8 +46,8 @@ impl fmt::Debug for DeviceOptions {
     }
 }
 
-type WhenLost = Box<dyn Fn(String) + Send>;
-type WhenSeen = Box<dyn FnOnce(Option<Gpu>) + Send>;
+type OnLost = Box<dyn Fn(String) + Send>;
+type OnSeen = Box<dyn FnOnce(Option<Gpu>) + Send>;
 
 pub struct DeviceWatch {
     /// In the order of the plan.
@@ -68,11 +68,11 @@ struct WatchState {
     latest: Option<Gpu>,
     tally: UseTally,
     lost: Option<String>,
-    when_lost: Option<WhenLost>,
+    when_lost: Option<OnLost>,
     missing: u32,
     has_complained: bool,
     /// Callers that wait for a look that begins from now on.
-    asked: Vec<WhenSeen>,
+    asked: Vec<OnSeen>,
     /// When the look began that goes on now.
     looks_since: Option<Duration>,
     /// It has taken longer than [`PATIENCE`], and that was said.

@@ -157,14 +157,14 @@ fn in_a_container_another_process_of_the_same_number_is_not_taken_for_a_worker()
 }
 
 /// A driver that answers about all GPUs but one, until it is told to.
-struct Hanging {
+struct HangingProbe {
     others: FakeProbe,
     hangs: String,
     is_asked: Sender<()>,
     may_answer: Mutex<Receiver<()>>,
 }
 
-impl GpuProbe for Hanging {
+impl GpuProbe for HangingProbe {
     fn gpus(&self) -> Result<Vec<Gpu>, ProbeError> {
         self.others.gpus()
     }
@@ -183,7 +183,8 @@ fn a_device_whose_driver_hangs_is_called_silent_and_hides_no_other_device() {
     let (watch, others) = watch(2);
     let (asked, is_asked) = channel();
     let (answer, may_answer) = channel();
-    let probe = Hanging { others, hangs: gpu(0).uuid, is_asked: asked, may_answer: Mutex::new(may_answer) };
+    let probe =
+        HangingProbe { others, hangs: gpu(0).uuid, is_asked: asked, may_answer: Mutex::new(may_answer) };
     let at = |device, now| watch.look(DeviceId(device), Some(&probe), &[], || true, now);
     // Once it answers.
     answer.send(()).unwrap();

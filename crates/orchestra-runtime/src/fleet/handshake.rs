@@ -5,7 +5,12 @@ use orchestra_worker::BUILD;
 use orchestra_worker::frames::PROTOCOL_VERSION;
 
 /// Why this is not the worker that was started, if it is not, and what to do. `sees` is its `CUDA_VISIBLE_DEVICES`.
-pub(crate) fn refusal(device: &DeviceKind, protocol: u32, build: &str, sees: Option<&str>) -> Option<String> {
+pub(crate) fn mismatch(
+    device: &DeviceKind,
+    protocol: u32,
+    build: &str,
+    sees: Option<&str>,
+) -> Option<String> {
     if protocol != PROTOCOL_VERSION || build != BUILD {
         return Some(format!(
             "it is build {build} with protocol {protocol}, this is build {BUILD} with protocol {PROTOCOL_VERSION}; use the worker executable of the same build"
@@ -32,7 +37,7 @@ mod tests {
     #[test]
     fn only_the_same_build_that_sees_its_own_device_alone_is_greeted() {
         let gpu = DeviceKind::Cuda { uuid: "GPU-1".into() };
-        let of = |device: &DeviceKind, sees| refusal(device, PROTOCOL_VERSION, BUILD, sees);
+        let of = |device: &DeviceKind, sees| mismatch(device, PROTOCOL_VERSION, BUILD, sees);
         assert_eq!(
             (of(&gpu, Some("GPU-1")), of(&DeviceKind::Cpu, Some("")), of(&DeviceKind::Cpu, None)),
             (None, None, None)
@@ -47,7 +52,7 @@ mod tests {
             assert!(why.contains(says) && why.contains("expected `GPU-1` alone"), "{why}");
         }
         for (protocol, build) in [(PROTOCOL_VERSION + 1, BUILD), (PROTOCOL_VERSION, "another")] {
-            let why = refusal(&DeviceKind::Cpu, protocol, build, None).expect("it is another build");
+            let why = mismatch(&DeviceKind::Cpu, protocol, build, None).expect("it is another build");
             assert!(why.contains("use the worker executable of the same build"), "{why}");
         }
     }

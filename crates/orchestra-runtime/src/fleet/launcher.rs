@@ -10,7 +10,7 @@ use orchestra_plan::BatchPlan;
 use orchestra_worker::arena::SharedMemory;
 use orchestra_worker::frames::Load;
 
-use crate::child::spawn::{AtDrop, Launched, ProcessLauncher};
+use crate::child::spawn::{DropAction, Launched, ProcessLauncher};
 
 /// Starts workers. Real ones are processes; tests have others.
 pub trait Launcher: Send + Sync {
@@ -84,7 +84,7 @@ impl Launcher for ProcessLauncher {
         let device = orchestra_machine::worker_environment(device);
         let env = asked.chain(device.into_iter().map(|(name, value)| (name.into(), value.into())));
         let (ours, child) = self.spawn(env, [memory.inputs, memory.outputs], |_| ())?;
-        Launched::of(ours, child, AtDrop::Kill)
+        Launched::of(ours, child, DropAction::Kill)
     }
 
     fn loaders(&self) -> Option<ProcessLauncher> {

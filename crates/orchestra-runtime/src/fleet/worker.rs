@@ -29,7 +29,7 @@ use crate::account::stats::DeviceStats;
 use crate::batch::output_slots::OutputSlots;
 use crate::batch::row_values::RowValues;
 use crate::child::spawn::Launched;
-use crate::child::words::Said;
+use crate::child::words::StderrText;
 use crate::child::{Child, FrameSender};
 use crate::events::WorkerEvent;
 use crate::fleet::handshake;
@@ -92,7 +92,7 @@ async fn live(args: WorkerArgs, orders: WorkerOrders, told: UnboundedReceiver<Wo
 }
 
 /// Why there is no next frame in this phase.
-enum Left {
+enum NoFrame {
     /// Its socket is closed: it is gone, or about to be.
     Gone,
     /// It was told to end.
@@ -138,10 +138,10 @@ impl Life {
         args.trace(|| WorkerStep::Started { pid, instead_of: *instead_of });
         let (pipeline, name, on) = (serve.pipeline.clone(), serve.name.clone(), spec.name.clone());
         let (mut child, sender) = Child::new(launched, move |said| match said {
-            Said::Line(text) => {
+            StderrText::Line(text) => {
                 tracing::info!(%pipeline, stage = %name, device = %on, %worker, pid, stderr = %text, "worker says");
             }
-            Said::TooMuch(lines) => tracing::info!(
+            StderrText::TooMuch(lines) => tracing::info!(
                 %pipeline, stage = %name, device = %on, %worker, pid, lines, "worker says more than is logged"
             ),
         });
@@ -175,14 +175,14 @@ impl Life {
         loop {
             self.leave();
             match left {
-                Left::Gone => return cause,
+                NoFrame::Gone => return cause,
                 // It exits by itself. A driver may keep it from that.
-                Left::Broken => {}
-                Left::Asked => {
+                NoFrame::Broken => {}
+                NoFrame::Asked => {
                     cause = Some(WorkerExit::Clean);
                     self.sender.hang_up().await;
                 }
-                Left::Killed(why) => {
+                NoFrame::Killed(why) => {
                     let is_believed = !matches!(why, WorkerExit::Garbled(_));
                     cause.get_or_insert(why);
                     if !self.child.kill() || !is_believed {
@@ -195,7 +195,7 @@ impl Life {
         }
     }
 
-    async fn serve(&mut self) -> Result<Infallible, Left> {
+    async fn serve(&mut self) -> Result<Infallible, NoFrame> {
         // ## Starting
         let (protocol, build, sees) = loop {
             if let FromWorker::Hello { protocol, build, visible_devices, .. } = self.next().await? {
@@ -203,8 +203,8 @@ impl Life {
             }
         };
         let load = &self.args.serve.load;
-        if let Some(what) = handshake::refusal(&load.device, protocol, &build, sees.as_deref()) {
-            return Err(Left::Killed(WorkerExit::ProtocolMismatch(what)));
+        if let Some(what) = handshake::mismatch(&load.device, protocol, &build, sees.as_deref()) {
+            return Err(NoFrame::Killed(WorkerExit::ProtocolMismatch(what)));
         }
         let load = ToWorker::Load(Box::new(load.clone()));
         // ## Starting => Greeted
@@ -220,7 +220,7 @@ impl Life {
                     return self.answers().await;
                 }
                 FromWorker::LoadFailed { class, error } => {
-                    return Err(Left::Killed(WorkerExit::LoadFailed { class, why: error }));
+                    return Err(NoFrame::Killed(WorkerExit::LoadFailed { class, why: error }));
                 }
                 FromWorker::Waiting => self.clocks.load_waits(load_timeout, self.now()),
                 other => self.hear(other)?,
@@ -228,7 +228,7 @@ impl Life {
         }
     }
 
-    async fn answers(&mut self) -> Result<Infallible, Left> {
+    async fn answers(&mut self) -> Result<Infallible, NoFrame> {
         loop {
             let frame = self.next().await?;
             self.hear(frame)?;
@@ -236,7 +236,7 @@ impl Life {
     }
 
     /// The next frame, unless its life in this phase is over.
-    async fn next(&mut self) -> Result<FromWorker, Left> {
+    async fn next(&mut self) -> Result<FromWorker, NoFrame> {
         loop {
             tokio::select! {
                 biased;
@@ -251,16 +251,16 @@ impl Life {
                     }
                     // Its death brings the batch back.
                     (WorkerOrder::Run(..), _) => {}
-                    (WorkerOrder::Kill(why), _) => return Err(Left::Killed(why)),
+                    (WorkerOrder::Kill(why), _) => return Err(NoFrame::Killed(why)),
                     // It may be deep in a load: nothing is lost by a kill.
                     (WorkerOrder::Retire, WorkerPhase::Starting | WorkerPhase::Greeted) => {
-                        return Err(Left::Killed(WorkerExit::Clean));
+                        return Err(NoFrame::Killed(WorkerExit::Clean));
                     }
-                    (WorkerOrder::Retire, WorkerPhase::Serving) => return Err(Left::Asked),
+                    (WorkerOrder::Retire, WorkerPhase::Serving) => return Err(NoFrame::Asked),
                     (WorkerOrder::Retire, WorkerPhase::Ending) => {}
                 },
                 _ = self.tick.tick() => if let Some(why) = self.overdue() {
-                    return Err(Left::Killed(why));
+                    return Err(NoFrame::Killed(why));
                 },
                 // It may read no further before its answers are read.
                 () = self.sender.flush(), if self.sender.is_behind() => {}
@@ -268,8 +268,8 @@ impl Life {
                     self.clocks.sign_of_life = self.now();
                     return match frame {
                         Ok(Some(frame)) => Ok(frame),
-                        Ok(None) => Err(Left::Gone),
-                        Err(why) => Err(Left::Killed(why)),
+                        Ok(None) => Err(NoFrame::Gone),
+                        Err(why) => Err(NoFrame::Killed(why)),
                     };
                 }
             }
@@ -277,10 +277,10 @@ impl Life {
     }
 
     /// Has a frame sent while the next one is waited for.
-    fn queue(&mut self, frame: &ToWorker) -> Result<(), Left> {
+    fn queue(&mut self, frame: &ToWorker) -> Result<(), NoFrame> {
         self.sender.queue(frame).map_err(|error| {
             let (class, why) = (ErrorClass::Permanent, error.to_string());
-            Left::Killed(WorkerExit::LoadFailed { class, why })
+            NoFrame::Killed(WorkerExit::LoadFailed { class, why })
         })
     }
 

@@ -124,13 +124,13 @@ struct ChainLeaf {
     reads: Vec<ColumnRef>,
     /// Columns that a batch carries along for stages behind it.
     passthrough_columns: Vec<ColumnRef>,
-    does: Does,
+    does: LeafAction,
     /// The folds that must hear of a row that does not get here, by how many splits it was in.
     folds: Vec<Vec<FoldTarget>>,
 }
 
 /// What a leaf does with a row.
-enum Does {
+enum LeafAction {
     Batch {
         target: BatchTarget,
         /// The placement among the columns that it reads that says what a row is trimmed to.
@@ -208,9 +208,9 @@ impl Chain {
         for leaf in &self.leaves {
             match &leaf.does {
                 // Those that are gone belong to a pipeline that is being torn down.
-                Does::Batch { target, .. } => drop(target.batcher.cast(BatcherMsg::Drained)),
-                Does::Fold(target) => target.fold.drained(),
-                Does::Reduce(_) | Does::Sink { .. } => {}
+                LeafAction::Batch { target, .. } => drop(target.batcher.cast(BatcherMsg::Drained)),
+                LeafAction::Fold(target) => target.fold.drained(),
+                LeafAction::Reduce(_) | LeafAction::Sink { .. } => {}
             }
         }
     }
@@ -234,7 +234,11 @@ impl Chain {
         match (&self.steps[..], &self.leaves[..]) {
             (
                 [Step::Leaf(0)],
-                [ChainLeaf { does: Does::Batch { target, trims: None }, passthrough_columns, .. }],
+                [
+                    ChainLeaf {
+                        does: LeafAction::Batch { target, trims: None }, passthrough_columns, ..
+                    },
+                ],
             ) if passthrough_columns.is_empty() => Some(&target.pool),
             _ => None,
         }
@@ -288,17 +292,17 @@ impl Chain {
     }
 
     /// Fails an item that its source could not read: the first stage gets none of it, and is named.
-    pub fn fail_in_front(&self, token: &Token, refusal: ItemError, attempts: u32, out: &mut Outcome) {
+    pub fn fail_in_front(&self, token: &Token, item_error: ItemError, attempts: u32, out: &mut Outcome) {
         let (item, stage) = (token.ticket.id(), self.first_stage());
         self.context.stats.first_items(Origin::Source(item.source)).fail(item);
         self.context.stats.stage(stage).failed.add(1);
-        let failure = Failure { attempts, ..self.failure(stage, refusal.kind, refusal.error) };
+        let failure = Failure { attempts, ..self.failure(stage, item_error.kind, item_error.error) };
         self.end_failed(token, failure, out);
     }
 
     /// Fails a token at the stage that this chain begins behind.
-    pub fn fail(&self, token: &Token, stage: StageId, refusal: ItemError, out: &mut Outcome) {
-        self.with(token, out, None, |row| Err(row.fail(stage, refusal)));
+    pub fn fail(&self, token: &Token, stage: StageId, item_error: ItemError, out: &mut Outcome) {
+        self.with(token, out, None, |row| Err(row.fail(stage, item_error)));
     }
 
     /// Ends a token with a failure that is counted already.
@@ -313,7 +317,7 @@ impl Chain {
     pub fn end_dropped(&self, token: &Token, out: &mut Outcome) {
         self.with(token, out, None, |row| {
             let dropped = row.drop_at(&(0..self.leaves.len()), &self.folds(), None);
-            dropped.map_err(|refusal| row.fail(self.first_stage(), refusal))
+            dropped.map_err(|item_error| row.fail(self.first_stage(), item_error))
         });
     }
 

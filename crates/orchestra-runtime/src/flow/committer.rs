@@ -13,7 +13,7 @@ use orchestra_store::{Commit, NumberSet};
 
 use crate::account::stats::{CommitCounts, Stats};
 use crate::context::RunClock;
-use crate::flow::ends::{Hurry, WhenClosed};
+use crate::flow::ends::{FinishingSource, OnClosed};
 use crate::flow::run_files::RunFiles;
 use crate::messages::{HeldBatch, PipelineEnd};
 use crate::panics::{RunBug, caught};
@@ -40,7 +40,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 
 /// The ends of a pipeline, whose items are committed.
-pub trait HearsOfCommits: Send + Sync {
+pub trait CommitObserver: Send + Sync {
     fn committed(&self, counts: &CommitCounts);
 
     /// No later group may be committed: it would come out of order.
@@ -57,7 +57,7 @@ pub struct CommitJob {
     pub traced: Vec<EndedItems>,
     /// Dropped when it is.
     pub holds: Vec<HeldBatch>,
-    pub ends: Arc<dyn HearsOfCommits>,
+    pub ends: Arc<dyn CommitObserver>,
 }
 
 #[expect(clippy::large_enum_variant, reason = "nearly all jobs are commits")]
@@ -65,7 +65,7 @@ enum CommitterJob {
     Commit(CommitJob),
     /// Work on what is written, behind all that was sent before.
     Then(Box<dyn FnOnce(&mut RunFiles) + Send>),
-    Close(Option<i32>, WhenClosed),
+    Close(Option<i32>, OnClosed),
 }
 
 /// Sends groups to the committer. The queue is bounded by the sources' windows of items in flight; and in bytes, as no source hands out further items
@@ -121,15 +121,15 @@ impl CommitterHandle {
     }
 
     /// The last items of a source are on their way: as long as what this gives lives, nothing waits for more to come.
-    pub fn hurry(&self) -> Hurry {
-        let hurry = Hurry::of(&self.hurried);
+    pub fn hurry(&self) -> FinishingSource {
+        let hurry = FinishingSource::of(&self.hurried);
         self.thread.unpark();
         hurry
     }
 
     /// Makes everything durable; with a code, also records the end of the run. Then the thread ends. The folder is still locked: its account is
     /// not written yet.
-    pub fn close(&self, code: Option<i32>, then: WhenClosed) {
+    pub fn close(&self, code: Option<i32>, then: OnClosed) {
         if let Err(gone) = self.queue.send(CommitterJob::Close(code, then))
             && let CommitterJob::Close(_, then) = gone.0
         {
@@ -180,7 +180,7 @@ fn run(
     queue: &Receiver<CommitterJob>,
     hurried: &AtomicUsize,
     waiting: &AtomicUsize,
-    close: &mut Option<(Option<i32>, WhenClosed)>,
+    close: &mut Option<(Option<i32>, OnClosed)>,
 ) {
     let mut synced = Instant::now();
     let mut committed_at = Instant::now();

@@ -7,7 +7,7 @@ use orchestra_core::{PipelineId, SourceId};
 use ractor::ActorRef;
 
 use super::chain::Chain;
-use super::ends::{Ends, WhenClosed, WhenWritten};
+use super::ends::{Ends, OnClosed, OnWritten};
 use super::ticket::Tickets;
 use crate::messages::{PipelineEnd, PipelineMsg};
 
@@ -42,7 +42,7 @@ pub trait Endpoints: Send + Sync {
     fn recall(&self, pipeline: PipelineId, then: Box<dyn FnOnce() + Send>);
 
     /// All items of a pipeline have ended: writes what it leaves for its end.
-    fn complete(&self, pipeline: PipelineId, then: WhenWritten);
+    fn complete(&self, pipeline: PipelineId, then: OnWritten);
 
     /// A pipeline is over and will not be built anew.
     fn over(&self, pipeline: PipelineId, end: &PipelineEnd) {
@@ -50,5 +50,5 @@ pub trait Endpoints: Send + Sync {
     }
 
     /// All pipelines are over. With a code the run is complete.
-    fn close(&self, code: Option<i32>, then: WhenClosed);
+    fn close(&self, code: Option<i32>, then: OnClosed);
 }

@@ -32,7 +32,7 @@ pub trait Ends: Send + Sync {
     }
 
     /// The last items of a source are on their way: as long as what this gives lives, nothing waits for more to come.
-    fn hurry(&self) -> Option<Hurry> {
+    fn hurry(&self) -> Option<FinishingSource> {
         None
     }
 
@@ -41,9 +41,9 @@ pub trait Ends: Send + Sync {
 }
 
 /// A source whose last items are on their way. The commits of others are as large as before once it has ended.
-pub struct Hurry(Arc<AtomicUsize>);
+pub struct FinishingSource(Arc<AtomicUsize>);
 
-impl Hurry {
+impl FinishingSource {
     /// Counts among those that hurry as long as it lives.
     pub fn of(hurried: &Arc<AtomicUsize>) -> Self {
         hurried.fetch_add(1, Ordering::Release);
@@ -51,14 +51,14 @@ impl Hurry {
     }
 }
 
-impl Drop for Hurry {
+impl Drop for FinishingSource {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Release);
     }
 }
 
 /// Is told whether all is written that a pipeline leaves for its end, or what its end is instead.
-pub type WhenWritten = Box<dyn FnOnce(Result<(), PipelineEnd>) + Send>;
+pub type OnWritten = Box<dyn FnOnce(Result<(), PipelineEnd>) + Send>;
 
 /// Is told what there is in all, and given the folder, which is still locked, where there is one.
-pub type WhenClosed = Box<dyn FnOnce(Result<Counts, String>, Option<OutputFolder>) + Send>;
+pub type OnClosed = Box<dyn FnOnce(Result<Counts, String>, Option<OutputFolder>) + Send>;

@@ -28,13 +28,13 @@ pub struct FoldStage(Arc<FoldWork>);
 pub struct FoldArgs {
     pub context: Arc<RunContext>,
     pub stage: StageId,
-    pub of: FoldOf,
+    pub of: FoldInput,
     pub chain: Chain,
     pub pipeline: ActorRef<PipelineMsg>,
 }
 
 /// What it brings together.
-pub enum FoldOf {
+pub enum FoldInput {
     /// The parts of a token.
     Parts(Arc<dyn Fold>),
     /// The rows of a token that come by these ways.
@@ -69,8 +69,8 @@ impl FoldStage {
     /// Must be called within the runtime of its pipeline.
     pub fn new(args: FoldArgs) -> Self {
         let (feeding, passthrough_columns) = match &args.of {
-            FoldOf::Parts(_) => (1, Vec::new()),
-            FoldOf::Join(ways) => (ways.len(), ways.iter().flat_map(|way| &way.reads).copied().collect()),
+            FoldInput::Parts(_) => (1, Vec::new()),
+            FoldInput::Join(ways) => (ways.len(), ways.iter().flat_map(|way| &way.reads).copied().collect()),
         };
         let state = FoldState {
             collector: Collector::default(),
@@ -205,7 +205,7 @@ impl FoldWork {
                     self.args.context.stats.stage(self.args.stage).first_items.pass();
                     chain.end_dropped(&token, &mut out);
                 }
-                Err(refusal) => chain.fail(&token, self.args.stage, refusal, &mut out),
+                Err(item_error) => chain.fail(&token, self.args.stage, item_error, &mut out),
             }
         }
         self.args.context.stats.stage(self.args.stage).left.add(left);
@@ -220,9 +220,9 @@ impl FoldWork {
     /// The row of a token; `None` where it was dropped on one of the ways of a join.
     fn merge(&self, parts: Vec<OwnedRow>) -> Result<Option<OwnedRow>, ItemError> {
         match &self.args.of {
-            FoldOf::Join(ways) if parts.len() < ways.len() => Ok(None),
-            FoldOf::Join(_) => Ok(Some(parts.into_iter().flatten().collect())),
-            FoldOf::Parts(fold) => {
+            FoldInput::Join(ways) if parts.len() < ways.len() => Ok(None),
+            FoldInput::Join(_) => Ok(Some(parts.into_iter().flatten().collect())),
+            FoldInput::Parts(fold) => {
                 // A panic in here is a bug of ours; it fails the item by name instead of losing it.
                 let merged = catch_unwind(AssertUnwindSafe(|| fold.fold(parts)));
                 let bug = "internal error while parts were brought together; this is a bug";
@@ -236,8 +236,10 @@ impl FoldWork {
         let values = row.iter().zip(&labels).map(|(value, labels)| value.borrowed(labels));
         let from = Origin::Stage(self.args.stage);
         let (row, carried): (Vec<Value<'_>>, Vec<(ColumnRef, Value<'_>)>) = match self.args.of {
-            FoldOf::Parts(_) => (values.collect(), Vec::new()),
-            FoldOf::Join(_) => (Vec::new(), self.passthrough_columns.iter().copied().zip(values).collect()),
+            FoldInput::Parts(_) => (values.collect(), Vec::new()),
+            FoldInput::Join(_) => {
+                (Vec::new(), self.passthrough_columns.iter().copied().zip(values).collect())
+            }
         };
         let scope = RowScope { from, row: &row, carried: &carried, up: None };
         self.args.chain.row(runs, token, &scope, out, None);

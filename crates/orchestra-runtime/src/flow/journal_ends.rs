@@ -14,14 +14,14 @@ use ractor::ActorRef;
 
 use crate::account::stats::CommitCounts;
 use crate::context::RunContext;
-use crate::flow::committer::{CommitJob, CommitterHandle, HearsOfCommits};
-use crate::flow::ends::{Ends, Hurry};
+use crate::flow::committer::{CommitJob, CommitObserver, CommitterHandle};
+use crate::flow::ends::{Ends, FinishingSource};
 use crate::flow::failures::{failure_line, failure_record};
 use crate::flow::file_name::index_line;
 use crate::flow::result_files::{FAILURES_FILE, reduce_file, sink_file};
 use crate::flow::ticket::Ticket;
 use crate::messages::{
-    EndedRows, PipelineMsg, RecordTo, SinkRecord, SourceMsg, Stopped, TokenEnd, WholeItems,
+    EndedRows, PipelineMsg, RecordTo, SingleRecordItems, SinkRecord, SourceMsg, Stopped, TokenEnd,
 };
 use crate::trace::{EndedItems, MaybeFailed, id_in_logs};
 
@@ -79,7 +79,7 @@ impl Ends for JournalEnds {
         self.committer.when_written(then);
     }
 
-    fn hurry(&self) -> Option<Hurry> {
+    fn hurry(&self) -> Option<FinishingSource> {
         Some(self.committer.hurry())
     }
 
@@ -120,7 +120,7 @@ impl JournalEnds {
     fn commit_job(
         &self,
         me: Arc<Self>,
-        whole: Option<WholeItems>,
+        whole: Option<SingleRecordItems>,
         finished: Vec<Finished<Ticket, SinkRecord>>,
     ) -> CommitJob {
         let handed = self.context.tracer.is_on().then(|| self.context.clock.now());
@@ -181,8 +181,8 @@ impl JournalEnds {
             match failure_record(sink, ticket, source, failure) {
                 Ok(record) => append(files, sink_file(at), &record),
                 // `failures.jsonl` has it all the same.
-                Err(refusal) => {
-                    tracing::error!(sink = %sink.name, item = %ticket.name(), error = %refusal.error, "a failure has no record")
+                Err(item_error) => {
+                    tracing::error!(sink = %sink.name, item = %ticket.name(), error = %item_error.error, "a failure has no record")
                 }
             }
         }
@@ -215,7 +215,7 @@ impl JournalEnds {
     }
 }
 
-impl HearsOfCommits for JournalEnds {
+impl CommitObserver for JournalEnds {
     fn committed(&self, counts: &CommitCounts) {
         let sources = locked(&self.sources);
         for (source, n) in &counts.by_source {

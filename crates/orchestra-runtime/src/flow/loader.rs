@@ -3,8 +3,8 @@
 //! ([`items`]); it may read what [`readable_places`] finds that they need; one that needs more memory than others has it [`alone`]; what came
 //! of one lies in its region ([`sent_values`]).
 
-mod alone;
 pub mod child;
+mod exclusive;
 pub mod inbox;
 pub mod items;
 mod process;
@@ -14,8 +14,8 @@ pub mod setup;
 pub mod thread;
 pub mod work;
 
-pub use alone::{AloneTurn, AloneTurns};
 pub use child::LostLoader;
+pub use exclusive::{ExclusiveLoad, ExclusiveLoads};
 pub use process::LoadedItem;
 pub use readable_places::ReadablePlaces;
 pub use sent_values::{CellType, ReceivedValue, out_of_order};

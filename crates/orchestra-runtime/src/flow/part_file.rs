@@ -109,7 +109,7 @@ impl OpenPartFile {
         let bytes = journal.rows(self.file)?;
         let rows = rows_in(&bytes).ok_or_else(|| refused("they are damaged"))?;
         let parts = self.encoder.part_files().ok_or_else(|| refused("its kind makes none; this is a bug"))?;
-        let bytes = parts.file(&rows).map_err(|refusal| refused(&refusal.error))?;
+        let bytes = parts.file(&rows).map_err(|item_error| refused(&item_error.error))?;
         let number = journal.n_part_files(self.file);
         let note = match &self.upload {
             Some(upload) => upload.note(rows.len() as u64, &bytes).ok_or_else(|| refused(TORN))?,

@@ -18,7 +18,7 @@ use super::chain::{Chain, Outcome};
 use super::token::Token;
 use crate::batch::completion::Completion;
 use crate::flow::committer::BYTES_AT_ONCE;
-use crate::messages::{CompletedBatch, PipelineMsg, WholeItems};
+use crate::messages::{CompletedBatch, PipelineMsg, SingleRecordItems};
 use crate::panics::run_blocking;
 use crate::trace::DoneRows;
 
@@ -171,7 +171,7 @@ impl ProcessorWork {
             let hold = || Box::new((Arc::clone(&batch.slot), std::mem::take(&mut batch.open)));
             let hold = (out.text.len() >= BYTES_AT_ONCE).then(hold);
             let (done, text) = (std::mem::take(&mut out.done), std::mem::take(&mut out.text));
-            out.whole = Some(WholeItems { source, sink, done, text, traced, hold });
+            out.whole = Some(SingleRecordItems { source, sink, done, text, traced, hold });
         }
         drop(batch);
         self.chain.send(&mut out);

@@ -176,7 +176,7 @@ impl OpenReduce {
     /// Makes a state of all contributions that wait, with the state that there is.
     pub fn fold(&mut self, journal: &mut Journal) -> Result<(), ReduceError> {
         let Reduction::Merged(merge) = self.reduce.reduction() else { return Ok(()) };
-        let state = self.state(merge, journal)?.save().map_err(|refusal| self.refused(refusal))?;
+        let state = self.state(merge, journal)?.save().map_err(|item_error| self.refused(item_error))?;
         self.fold_at = (state.len() as u64).saturating_mul(STATES).max(FOLD_AT);
         journal.keep_state(self.file, state)?;
         self.waiting = 0;
@@ -212,7 +212,7 @@ impl OpenReduce {
         merge: &'a dyn Merge,
         journal: &Journal,
     ) -> Result<Box<dyn MergeState + 'a>, ReduceError> {
-        let refused = |refusal| self.refused(refusal);
+        let refused = |item_error| self.refused(item_error);
         let mut state = merge.state(journal.state(self.file)?.as_deref()).map_err(refused)?;
         let mut records = self.records(journal)?;
         while let Some(record) = records.next()? {
@@ -224,7 +224,7 @@ impl OpenReduce {
     }
 
     fn merged(&self, merge: &dyn Merge, journal: &Journal) -> Result<ResultRows, ReduceError> {
-        let rows = self.state(merge, journal)?.rows().map_err(|refusal| self.refused(refusal))?;
+        let rows = self.state(merge, journal)?.rows().map_err(|item_error| self.refused(item_error))?;
         Ok(Box::new((0..).zip(rows).map(|(index, row)| Ok(ResultRow::of_stage(index, row)))))
     }
 
@@ -232,9 +232,9 @@ impl OpenReduce {
         for record in self.sorted(journal)? {
             let record = record?;
             let one = Contribution::read(&record).ok_or_else(damaged);
-            one.and_then(|one| join.add(one.bytes)).map_err(|refusal| self.refused(refusal))?;
+            one.and_then(|one| join.add(one.bytes)).map_err(|item_error| self.refused(item_error))?;
         }
-        let rows = join.rows().map_err(|refusal| self.refused(refusal))?;
+        let rows = join.rows().map_err(|item_error| self.refused(item_error))?;
         Ok(Box::new((0..).zip(rows).map(|(index, row)| Ok(ResultRow::of_stage(index, row)))))
     }
 
@@ -264,7 +264,7 @@ impl OpenReduce {
                 Reduction::InOrder(in_order) => Ok((one.item, one.path, in_order.row(one.bytes)?)),
                 Reduction::Merged(_) => Err(damaged()),
             });
-            let (id, path, row) = row.map_err(|refusal| refused(&name, &refusal))?;
+            let (id, path, row) = row.map_err(|item_error| refused(&name, &item_error))?;
             Ok(ResultRow { id, source: Some(id.source), path, row })
         });
         Ok(Box::new(rows))
@@ -276,8 +276,8 @@ impl OpenReduce {
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "`map_err` gives it away")]
-    fn refused(&self, refusal: ItemError) -> ReduceError {
-        refused(&self.name, &refusal)
+    fn refused(&self, item_error: ItemError) -> ReduceError {
+        refused(&self.name, &item_error)
     }
 }
 
@@ -285,8 +285,8 @@ fn damaged() -> ItemError {
     ItemError::result("its rows are damaged")
 }
 
-fn refused(stage: &str, refusal: &ItemError) -> ReduceError {
-    ReduceError::Refused { stage: stage.to_owned(), why: refusal.error.clone() }
+fn refused(stage: &str, item_error: &ItemError) -> ReduceError {
+    ReduceError::Refused { stage: stage.to_owned(), why: item_error.error.clone() }
 }
 
 /// Reads records one by one; each has its length in front.
@@ -349,7 +349,7 @@ impl ResultCommits {
             let row = row?;
             let added =
                 self.sinks.iter().try_for_each(|(file, sink)| self.add(*file, sink, &row, &mut commit));
-            added.map_err(|refusal| refused(&self.stage, &refusal))?;
+            added.map_err(|item_error| refused(&self.stage, &item_error))?;
             self.written += 1;
         }
         if self.written == before {

@@ -8,7 +8,7 @@ use ractor::ActorRef;
 use super::catalog_intake::CatalogIntake;
 use super::committer::CommitterHandle;
 use super::endpoints::{Endpoints, Intake};
-use super::ends::{Ends, WhenClosed, WhenWritten};
+use super::ends::{Ends, OnClosed, OnWritten};
 use super::journal_ends::JournalEnds;
 use super::listing::Listing;
 use crate::context::RunContext;
@@ -48,7 +48,7 @@ impl Endpoints for RunEndpoints {
         });
     }
 
-    fn complete(&self, pipeline: PipelineId, then: WhenWritten) {
+    fn complete(&self, pipeline: PipelineId, then: OnWritten) {
         self.committer.end_pipeline(pipeline, then);
     }
 
@@ -58,7 +58,7 @@ impl Endpoints for RunEndpoints {
         }
     }
 
-    fn close(&self, code: Option<i32>, then: WhenClosed) {
+    fn close(&self, code: Option<i32>, then: OnClosed) {
         self.committer.close(code, then);
     }
 }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use orchestra_core::slot_claims::ItemsThrough;
+use orchestra_core::slot_claims::ClaimedItems;
 use orchestra_core::{PipelineId, SourceId};
 use orchestra_plan::{BETWEEN_COMMITS, SourcePlan};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -16,7 +16,7 @@ use tokio::task::block_in_place;
 use crate::context::RunContext;
 use crate::flow::chain::Chain;
 use crate::flow::endpoints::Intake;
-use crate::flow::ends::Hurry;
+use crate::flow::ends::FinishingSource;
 use crate::flow::loader::ReadablePlaces;
 use crate::flow::loader::inbox::Inbox;
 use crate::flow::loader::setup::LoaderSetup;
@@ -59,7 +59,7 @@ pub struct SourceState {
     /// Nothing more is handed out, for this reason.
     end: Option<PipelineEnd>,
     is_drained: bool,
-    hurry: Option<Hurry>,
+    hurry: Option<FinishingSource>,
     reported: bool,
 }
 
@@ -84,7 +84,7 @@ impl Actor for Source {
             chain: Arc::clone(&args.chain),
             pipeline: args.pipeline.clone(),
             setup: loader_setup(&args),
-            loaded: ItemsThrough::default(),
+            loaded: ClaimedItems::default(),
         });
         me.send_interval(TICK, || SourceMsg::Tick);
         // A source that is gone needs no items.

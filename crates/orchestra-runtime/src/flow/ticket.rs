@@ -29,10 +29,10 @@ struct TicketBlock {
     /// By item; none in a run without traces.
     timelines: Vec<Timeline>,
     /// Of the only item, where that is a request.
-    request: Option<Brought>,
+    request: Option<AcceptedRequest>,
 }
 
-struct Brought {
+struct AcceptedRequest {
     content: RequestContent,
     /// The one who asked has gone: nothing more is to be done for it.
     is_withdrawn: AtomicBool,
@@ -67,7 +67,7 @@ impl Ticket {
     pub fn of_request(id: ItemId, name: &str, content: RequestContent) -> Self {
         let mut tickets = TicketsBuilder::with_capacity(id.source, id.index, 1, false);
         tickets.add(id.index, name, b"");
-        tickets.block.request = Some(Brought { content, is_withdrawn: AtomicBool::new(false) });
+        tickets.block.request = Some(AcceptedRequest { content, is_withdrawn: AtomicBool::new(false) });
         Self { block: Arc::new(tickets.block), at: 0 }
     }
 
@@ -109,7 +109,7 @@ impl Ticket {
 
     /// What the kind of its source finds it by.
     pub fn locator(&self) -> &[u8] {
-        if let Some(Brought { content: RequestContent::File(bytes), .. }) = &self.block.request {
+        if let Some(AcceptedRequest { content: RequestContent::File(bytes), .. }) = &self.block.request {
             return bytes;
         }
         let begin = self.at.checked_sub(1).map_or(0, |before| self.block.items[before].end);

@@ -76,7 +76,7 @@ pub fn store_error(error: &ListError) -> String {
 
 /// What the object of a part file is: the journal keeps it with the part file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Note {
+struct ObjectNote {
     rows: u64,
     bytes: u64,
     sha256: String,
@@ -89,7 +89,7 @@ pub struct Upload {
     run_id: String,
     files: UploadedFiles,
     /// By the numbers of the part files.
-    notes: Vec<Note>,
+    notes: Vec<ObjectNote>,
     queue: Option<SyncSender<u64>>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<(), String>>>,
@@ -112,7 +112,8 @@ impl Upload {
         notes: &[Vec<u8>],
     ) -> Result<Option<Self>, String> {
         let Some((bucket, parts)) = sink.bucket.clone().zip(sink.part_files.clone()) else { return Ok(None) };
-        let notes = notes.iter().map(|note| serde_json::from_slice(note)).collect::<Result<Vec<Note>, _>>();
+        let notes =
+            notes.iter().map(|note| serde_json::from_slice(note)).collect::<Result<Vec<ObjectNote>, _>>();
         let notes = notes.map_err(|error| format!("the journal does not say what a part is: {error}"))?;
         let holds_files = sink.files.is_some();
         let files = UploadedFiles { output: output.to_owned(), parts, bucket, holds_files };
@@ -144,7 +145,7 @@ impl Upload {
             false => None,
         };
         let object = index.as_deref().unwrap_or(bytes);
-        serde_json::to_vec(&Note { rows, bytes: object.len() as u64, sha256: digest(object) }).ok()
+        serde_json::to_vec(&ObjectNote { rows, bytes: object.len() as u64, sha256: digest(object) }).ok()
     }
 
     /// Hands over the part file that was sealed last, with its note. Waits while others wait.
@@ -187,7 +188,7 @@ impl Upload {
 
     fn write_manifest(&self) -> Result<(), String> {
         let BucketPlan { url, store } = &self.files.bucket;
-        let part = |(number, note): (u64, &Note)| ManifestPart {
+        let part = |(number, note): (u64, &ObjectNote)| ManifestPart {
             name: self.files.name(number),
             rows: note.rows,
             bytes: note.bytes,

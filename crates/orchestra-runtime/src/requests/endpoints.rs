@@ -10,7 +10,7 @@ use ractor::ActorRef;
 use super::waiting::Requests;
 use crate::flow::chain::Chain;
 use crate::flow::endpoints::{Endpoints, Intake};
-use crate::flow::ends::{Ends, WhenClosed, WhenWritten};
+use crate::flow::ends::{Ends, OnClosed, OnWritten};
 use crate::flow::ticket::{Ticket, Tickets, TicketsBuilder};
 use crate::messages::{EndedRows, PipelineEnd, PipelineMsg, SinkRecord, SourceMsg, TokenEnd};
 
@@ -31,7 +31,7 @@ impl Endpoints for RequestEndpoints {
         then();
     }
 
-    fn complete(&self, _: PipelineId, then: WhenWritten) {
+    fn complete(&self, _: PipelineId, then: OnWritten) {
         then(Ok(()));
     }
 
@@ -42,7 +42,7 @@ impl Endpoints for RequestEndpoints {
         }
     }
 
-    fn close(&self, _: Option<i32>, then: WhenClosed) {
+    fn close(&self, _: Option<i32>, then: OnClosed) {
         then(Ok(Counts::default()), None);
     }
 }

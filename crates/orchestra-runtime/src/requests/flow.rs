@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::endpoints::RequestEndpoints;
 use super::waiting::{PendingRequest, ReplyRecord, RequestEnd, Requests};
-use crate::account::meter::{Meter, Remains};
+use crate::account::meter::{Meter, RunObserver};
 use crate::account::status::RunStatus;
 use crate::context::{RunContext, RunOptions};
 use crate::fleet::device_watch::DeviceWatcher;
@@ -26,7 +26,7 @@ use crate::flow::ticket::RequestContent;
 use crate::flow::token::Token;
 use crate::messages::RootMsg;
 use crate::root::{Orchestra, RootArgs};
-use crate::run_end::TellTheEnd;
+use crate::run_end::EndReporter;
 use crate::start::AbortOnDrop;
 use orchestra_core::shapes::{RequestItem, RowScope};
 
@@ -96,7 +96,7 @@ pub struct RequestFlow {
     over: JoinHandle<()>,
     snapshots: watch::Receiver<RunStatus>,
     _watcher: DeviceWatcher,
-    _tracer_hears_of_the_end: TellTheEnd,
+    _tracer_hears_of_the_end: EndReporter,
 }
 
 impl RequestFlow {
@@ -129,7 +129,7 @@ impl RequestFlow {
         }
         let run_id = format!("flow-{}", std::process::id());
         let context = Arc::new(RunContext::new(Arc::new(plan), run_id, run));
-        let end = TellTheEnd::of(&context);
+        let end = EndReporter::of(&context);
         let requests = Arc::new(Requests::new(&context, SourceId(0), most_requests));
         let (publish, snapshots) = watch::channel(RunStatus::now(&context));
         let (done, _) = oneshot::channel();
@@ -177,8 +177,8 @@ impl RequestFlow {
     }
 
     /// A look at what is left of the flow, also after its end.
-    pub fn remains(&self) -> Remains {
-        Remains::of(&self.requests.context)
+    pub fn observer(&self) -> RunObserver {
+        RunObserver::of(&self.requests.context)
     }
 
     pub fn workers(&self) -> Vec<LiveWorker> {
@@ -343,5 +343,5 @@ impl RequestFlow {
 fn owned(row: ShowRow<'_>) -> Result<RequestContent, ProcessError> {
     let mut copy: Result<OwnedRow, _> = Ok(OwnedRow::new());
     row(&mut |row| copy = row.iter().map(OwnedValue::copy_of).collect());
-    copy.map(RequestContent::Row).map_err(|refusal| ProcessError::Input(refusal.error))
+    copy.map(RequestContent::Row).map_err(|item_error| ProcessError::Input(item_error.error))
 }

@@ -9,7 +9,7 @@ use orchestra_store::{DiscardError, FolderState, OutputFolder, TaskJournal};
 
 use super::StartRunError;
 use super::error::discard_error;
-use super::past::{FoundResults, finished_in};
+use super::previous_run::{FoundResults, finished_in};
 use crate::flow::part_file::part_files;
 use crate::flow::result_files::result_files;
 use crate::flow::uploads::is_free;

@@ -12,7 +12,7 @@ use orchestra_store::{BeginError, Commit, CommitError, Journal, OutputFolder, Ru
 use super::discard::{discard, must_be_free, replace};
 use super::error::tasks_error;
 use super::lists::Lists;
-use super::past::{Earlier, FoundResults, Past, in_words, version_changed};
+use super::previous_run::{Earlier, FoundResults, PreviousRun, in_words, version_changed};
 use super::{Prepared, StartRunError};
 use crate::child::spawn::ProcessLauncher;
 use crate::context::EngineVersion;
@@ -50,7 +50,7 @@ pub fn prepare(
     };
 
     let fresh = matches!(earlier, Earlier::Discard | Earlier::Replace);
-    let past = Past::of(&plan, &mut folder, engine)?;
+    let past = PreviousRun::of(&plan, &mut folder, engine)?;
     past.must_go_on(&plan)?;
     if !fresh {
         let run_id = past.identity.as_ref().map_or("", |identity| &identity.run_id);
@@ -132,7 +132,7 @@ impl Prepared {
 fn open_journal(
     plan: &Plan,
     folder: OutputFolder,
-    past: &Past,
+    past: &PreviousRun,
     identity: &RunIdentity,
     fresh: bool,
 ) -> Result<Journal, StartRunError> {
@@ -157,7 +157,7 @@ fn open_journal(
 /// Takes the records of failures back, where `start` would not refuse the engine. Gives how many items are done again.
 fn retry_failed(
     plan: &Plan,
-    past: &Past,
+    past: &PreviousRun,
     journal: &mut Journal,
     engine: Option<&EngineVersion>,
 ) -> Result<u64, StartRunError> {

@@ -51,7 +51,7 @@ pub struct TasksShared {
 pub type AttemptOutcome = io::Result<(TaskEnd, TaskEnded)>;
 
 /// The digest of what a task depends on, and the best of each table that it takes, by its place.
-type Depends = ([u8; 32], Vec<(String, usize)>);
+type Dependencies = ([u8; 32], Vec<(String, usize)>);
 
 enum Begun {
     Ordered(TaskStarted, Box<CommandOrder>),
@@ -154,7 +154,7 @@ impl TasksShared {
     }
 
     /// What a task depends on, with the best of each table linked; or why there is nothing to depend on.
-    fn digest(&self, at: usize) -> Result<Depends, TaskEnd> {
+    fn digest(&self, at: usize) -> Result<Dependencies, TaskEnd> {
         let task = &self.plan().tasks[at];
         let earlier = {
             let ends = locked(&self.ends);

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use orchestra_core::locked;
 
-use orchestra_core::tasks::{GpuUse, Sighting};
+use orchestra_core::tasks::{CommandOnGpu, GpuUse};
 use orchestra_machine::{GpuProbe, ProbeError};
-use orchestra_worker::keeper::{OfTree, trees};
+use orchestra_worker::keeper::{Descendant, trees};
 use rustix::process::Pid;
 
 use crate::context::RunContext;
@@ -135,7 +135,7 @@ impl WatchedCommands {
         }
         let roots: Vec<Pid> = commands.keys().copied().collect();
         let processes = trees(&roots);
-        let pid = |process: &OfTree| process.pid.as_raw_nonzero().get().cast_unsigned();
+        let pid = |process: &Descendant| process.pid.as_raw_nonzero().get().cast_unsigned();
         let owners: HashMap<u32, Pid> =
             processes.iter().map(|process| (pid(process), process.root)).collect();
         let mut memory: HashMap<Pid, u64> = HashMap::new();
@@ -158,7 +158,7 @@ impl WatchedCommands {
                 let Some(keeper) = owners.get(&process.pid) else { continue };
                 let task = commands[keeper];
                 if has(&inner, task, *keeper) {
-                    sightings.push(Sighting { task, gpu: gpu.uuid.clone(), memory: process.memory });
+                    sightings.push(CommandOnGpu { task, gpu: gpu.uuid.clone(), memory: process.memory });
                 }
             }
         }

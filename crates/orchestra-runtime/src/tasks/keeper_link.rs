@@ -13,7 +13,7 @@ use tokio::process::Command;
 use tokio::task::spawn_blocking;
 
 use super::credentials::credentials;
-use crate::child::spawn::{AtDrop, Launched, ProcessLauncher};
+use crate::child::spawn::{DropAction, Launched, ProcessLauncher};
 use crate::child::{Child, FrameSender};
 
 /// A keeper. Dropping it makes the keeper end its command.
@@ -44,7 +44,7 @@ impl Keeper {
             command.env_remove(name);
         }
         let process = Command::from(command).spawn()?;
-        Self::of(Launched::of(ours, process, AtDrop::Leave)?, control_group)
+        Self::of(Launched::of(ours, process, DropAction::Leave)?, control_group)
     }
 
     fn of(launched: Launched, control_group: Option<PathBuf>) -> io::Result<Self> {
@@ -109,7 +109,7 @@ mod tests {
             std::fs::write(fake.path().join("cgroup.kill"), "").unwrap();
             let (ours, theirs) = UnixStream::pair().unwrap();
             let process = Command::new("true").spawn().unwrap();
-            let launched = Launched::of(ours, process, AtDrop::Leave).unwrap();
+            let launched = Launched::of(ours, process, DropAction::Leave).unwrap();
             let mut keeper = Keeper::of(launched, Some(fake.path().to_owned())).unwrap();
             keeper.tell(&ToKeeper::Stop).await.unwrap();
             drop(theirs);

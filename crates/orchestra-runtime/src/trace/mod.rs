@@ -147,13 +147,13 @@ pub enum BatchEnd {
         kind: RunErrorKind,
         /// The runtime's words.
         error: String,
-        then: Then,
+        then: FollowUp,
     },
     /// Its worker died. The `last_words` of a worker are what it said last on stderr.
     WorkerLost {
         exit: WorkerExit,
         last_words: String,
-        then: Then,
+        then: FollowUp,
     },
     /// The run ended, or its pipeline fell over, before it was answered.
     GivenUp,
@@ -161,7 +161,7 @@ pub enum BatchEnd {
 
 /// What followed for the rows of a batch without a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Then {
+pub enum FollowUp {
     /// They wait again, as this batch.
     Requeued(BatchId),
     /// They wait again, in halves.

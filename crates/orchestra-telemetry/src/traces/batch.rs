@@ -6,7 +6,7 @@ use std::time::Duration;
 use opentelemetry::KeyValue;
 use opentelemetry::trace::SpanContext;
 use orchestra_runtime::ExitKind;
-use orchestra_runtime::trace::{BatchEnd, BatchTrace, RunErrorKind, Then};
+use orchestra_runtime::trace::{BatchEnd, BatchTrace, FollowUp, RunErrorKind};
 
 use super::assembly::{BATCHES_IN_RUN, RunFacts};
 use super::ids::About;
@@ -52,11 +52,11 @@ pub(super) fn draw(batch: &BatchTrace, run: &RunFacts) {
 fn what_followed(batch: &BatchTrace, span: &mut OpenSpan) {
     if let BatchEnd::Fault { then, .. } | BatchEnd::WorkerLost { then, .. } = &batch.end {
         let (name, attributes) = match then {
-            Then::Requeued(next) => {
+            FollowUp::Requeued(next) => {
                 (event::BATCH_REQUEUED, vec![KeyValue::new(attribute::BATCH_NEXT, number(next.0))])
             }
-            Then::Split => (event::BATCH_SPLIT, Vec::new()),
-            Then::Failed(kind) => {
+            FollowUp::Split => (event::BATCH_SPLIT, Vec::new()),
+            FollowUp::Failed(kind) => {
                 (event::BATCH_ITEM_FAILED, vec![KeyValue::new(attribute::ERROR_TYPE, kind.as_str())])
             }
         };

@@ -70,7 +70,7 @@ pub fn kill_tree(root: Pid) {
 
 /// A process that descends from one of several roots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OfTree {
+pub struct Descendant {
     /// The process that descends from `root`.
     pub pid: Pid,
     /// The one of the given roots that it descends from.
@@ -80,7 +80,7 @@ pub struct OfTree {
 }
 
 /// All that descends from these roots and has not ended, by one look at all processes. No root descends from another one.
-pub fn trees(roots: &[Pid]) -> Vec<OfTree> {
+pub fn trees(roots: &[Pid]) -> Vec<Descendant> {
     let processes: HashMap<Pid, Process> = live().filter_map(|p| Some((pid_of(p.pid)?, p))).collect();
     let parent = |pid: &Pid| processes.get(pid).and_then(|process| pid_of(process.parent));
     let of_tree = |(pid, process): (&Pid, &Process)| {
@@ -88,7 +88,7 @@ pub fn trees(roots: &[Pid]) -> Vec<OfTree> {
         let mut up = std::iter::successors(parent(pid), parent).take(processes.len());
         let root = up.find(|ancestor| roots.contains(ancestor))?;
         let memory = process.resident_pages * rustix::param::page_size() as u64;
-        Some(OfTree { pid: *pid, root, memory })
+        Some(Descendant { pid: *pid, root, memory })
     };
     processes.iter().filter_map(of_tree).collect()
 }

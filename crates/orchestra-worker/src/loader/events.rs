@@ -224,7 +224,7 @@ impl Frame for FromLoader {
             Self::Listed(Err(error)) | Self::Described(Err(error)) => error.cut_words(),
             Self::Answers { answers, .. } => {
                 let failed = answers.iter_mut().filter_map(|answer| answer.rows.as_mut().err());
-                failed.for_each(|(_, refusal)| cut_words(&mut refusal.error));
+                failed.for_each(|(_, item_error)| cut_words(&mut item_error.error));
             }
             Self::Ready | Self::Found(_) | Self::Listed(Ok(())) | Self::Described(Ok(_)) => {}
         }

@@ -65,7 +65,7 @@ impl LoaderChain {
             Err(ItemError { kind: FailureKind::Read, error })
         });
         let ItemRows { parent, sent, failed, left_out, .. } = rows;
-        let failed = done.map_err(|refusal| (None, refused(refusal))).err().or(failed);
+        let failed = done.map_err(|item_error| (None, refused(item_error))).err().or(failed);
         let rows = failed.map_or(Ok(sent), Err);
         let counts = std::mem::take(&mut runs.counts).into_vec();
         let (began_ns, read_ns, took_ns) = (0, 0, 0);
@@ -117,8 +117,8 @@ impl Leaves for ItemRows<'_> {
         Ok(())
     }
 
-    fn fail(&mut self, stage: StageId, refusal: ItemError) -> RowEnded {
-        self.failed = Some((Some(stage), refused(refusal)));
+    fn fail(&mut self, stage: StageId, item_error: ItemError) -> RowEnded {
+        self.failed = Some((Some(stage), refused(item_error)));
         RowEnded
     }
 
@@ -191,11 +191,11 @@ fn picture_pixels(pixels: &Pixels<'_>, parent: &mut Parent) -> Result<SentValue,
 }
 
 /// A refusal for the parent. Where there is no memory, this process has done what it can: the item may have more of it in another one.
-fn refused(mut refusal: ItemError) -> ItemError {
-    if refusal.kind == FailureKind::OutOfMemory {
-        eprintln!("{}", refusal.error);
+fn refused(mut item_error: ItemError) -> ItemError {
+    if item_error.kind == FailureKind::OutOfMemory {
+        eprintln!("{}", item_error.error);
         leave(EXIT_NO_MEMORY);
     }
-    cut_words(&mut refusal.error);
-    refusal
+    cut_words(&mut item_error.error);
+    item_error
 }

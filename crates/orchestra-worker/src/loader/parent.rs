@@ -19,7 +19,7 @@ const SEND_EVERY: Duration = Duration::from_millis(1);
 const SEND_AT: usize = 1024;
 
 /// The parent is gone, or what it sent makes no sense.
-struct Gone;
+struct ParentGone;
 
 /// The parent, as this process sees it.
 pub(super) struct Parent {
@@ -80,7 +80,7 @@ impl Parent {
         None
     }
 
-    fn receive(&mut self) -> Result<(), Gone> {
+    fn receive(&mut self) -> Result<(), ParentGone> {
         let received = self.reader.read().map_err(ServingEnd::from).and_then(|frame| match frame {
             Some(ToLoader::Items { frames_done, text, ends }) => {
                 self.ring.frames_done(usize::try_from(frames_done).unwrap_or(usize::MAX));
@@ -101,12 +101,12 @@ impl Parent {
         });
         received.map_err(|end| {
             self.end = Some(end);
-            Gone
+            ParentGone
         })
     }
 
     /// Sends what is known of earlier items than the one in hand.
-    fn send(&mut self) -> Result<(), Gone> {
+    fn send(&mut self) -> Result<(), ParentGone> {
         self.sent_at = Instant::now();
         if self.answers.is_empty() {
             return Ok(());
@@ -117,7 +117,7 @@ impl Parent {
         self.ring.frame_sent(self.answers_end);
         self.writer.write(&FromLoader::Answers { sent_ns, answers }).map_err(|error| {
             self.end = Some(error.into());
-            Gone
+            ParentGone
         })
     }
 

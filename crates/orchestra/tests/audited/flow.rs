@@ -202,9 +202,9 @@ async fn victims_die(victim: Victim) {
     assert_eq!(answered.load(Ordering::Relaxed), kept);
     held.lock().unwrap().clear();
     until("what was dropped has ended", || flow.waiting() == 0).await;
-    until("all slots are free", || flow.remains().slots_in_use() == 0).await;
+    until("all slots are free", || flow.observer().slots_in_use() == 0).await;
     let meter = flow.meter();
-    assert_eq!((meter.stats().in_flight(), flow.remains().slots_lost()), (0, 0));
+    assert_eq!((meter.stats().in_flight(), flow.observer().slots_lost()), (0, 0));
     assert_eq!(meter.stats().failed.get(), 0, "a kill from outside fails no item");
     // As many as at first may ask again.
     let again = (0..MOST).map(|n| {

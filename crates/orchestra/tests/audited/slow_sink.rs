@@ -29,7 +29,7 @@ fn while_nothing_is_written_the_window_fills_and_no_further_and_then_the_run_goe
         assert!(window * (STOPS as u64 + 1) < ITEMS, "{ITEMS} items are too few for a window of {window}");
         // So slow that the run cannot come to its end between two stops.
         let run = place.start_with(hurried(place.faulty_workers(&[(FAULT, "slow:5")]))).await;
-        let (mut snapshots, remains) = (run.snapshots(), run.remains());
+        let (mut snapshots, remains) = (run.snapshots(), run.observer());
         let ended = tokio::spawn(run.wait());
         for stop in 0..STOPS {
             until("results are written", || place.n_lines("all.jsonl") > stop * 300).await;

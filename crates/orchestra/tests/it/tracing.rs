@@ -1,5 +1,5 @@
 //! What a run tells its tracer, with real files, workers and a journal: each item and each batch once, however the run ends. Deaths of workers, and
-//! what is told of each batch, are in `fault_tests/told.rs`.
+//! what is told of each batch, are in `fault_tests/recorder.rs`.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -94,8 +94,8 @@ impl World {
         let held: Vec<_> = w.holds.iter().map(|(b, _)| *b).collect();
         let lost = self.ledger.worker_lost(worker, exit, "ouch", self.now);
         assert_eq!(lost.held, held);
-        for aftermath in lost.aftermath {
-            self.after(aftermath);
+        for outcome in lost.outcomes {
+            self.after(outcome);
         }
         let death = Death { exit, progressed: w.completed > 0, bisecting: lost.bisecting, jitter: 0.5 };
         let orders = self.worker_places[w.device].ended(worker, &death);

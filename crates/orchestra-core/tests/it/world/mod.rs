@@ -11,7 +11,7 @@ use std::time::Duration;
 use orchestra_core::batching::{BatchPolicy, Decision, LeaveReason, OpenBatch};
 use orchestra_core::worker_places::WorkerPlaces;
 
-use orchestra_core::ledger::{Aftermath, Assignment, FailedRow, Ledger, Rows, RunErrorKind};
+use orchestra_core::ledger::{Assignment, FailedBatchOutcome, FailedRow, Ledger, Rows, RunErrorKind};
 use orchestra_core::lineage::{End, Finished, Lineage, Share};
 use orchestra_core::restart::RestartPolicy;
 use orchestra_core::{BatchId, DeviceId, Failure, ItemId, SlotId, SourceId, WorkerExit, WorkerId};
@@ -300,8 +300,8 @@ impl World {
         self.records_came(row.rows.slot, self.setup.sinks);
     }
 
-    fn after(&mut self, aftermath: Aftermath) {
-        if let Aftermath::Failed(row) = aftermath {
+    fn after(&mut self, outcome: FailedBatchOutcome) {
+        if let FailedBatchOutcome::Failed(row) = outcome {
             self.fail(row);
         }
     }
@@ -404,8 +404,8 @@ impl World {
             RunErrorKind::Model => self.refused(device, rows),
             RunErrorKind::Row(_) | RunErrorKind::Shape | RunErrorKind::Mixed | RunErrorKind::TooLarge => {}
         }
-        let aftermath = self.ledger.fault(worker, batch, fault, "no".into(), self.now);
-        self.after(aftermath.expect("it holds the batch"));
+        let outcome = self.ledger.fault(worker, batch, fault, "no".into(), self.now);
+        self.after(outcome.expect("it holds the batch"));
         if fault == RunErrorKind::Device {
             self.die(worker, &WorkerExit::Code(71));
         }

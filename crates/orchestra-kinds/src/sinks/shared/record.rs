@@ -66,7 +66,7 @@ impl Serialize for ValueJson<'_> {
                 });
                 match (written, done) {
                     (Ok(()), Some(done)) => done,
-                    (Err(refusal), _) => Err(S::Error::custom(refusal.error)),
+                    (Err(item_error), _) => Err(S::Error::custom(item_error.error)),
                     (Ok(()), None) => Err(S::Error::custom("a tensor was not written; this is a bug")),
                 }
             }

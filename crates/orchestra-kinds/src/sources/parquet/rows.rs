@@ -4,7 +4,7 @@ use std::path::Path;
 use std::slice;
 
 use bincode::{Decode, Encode};
-use orchestra_core::shapes::{FetchRun, KindSettings, Opens};
+use orchestra_core::shapes::{FetchRun, FileAccess, KindSettings};
 use orchestra_plan::{ItemSchema, Items, ReadOptions, Reported, SourceContext};
 use orchestra_store::{Found, ListError, PushFound};
 
@@ -115,19 +115,19 @@ impl Items for ParquetItems {
             let file: &mut OpenFile = open.get(path, || {
                 let input = opener.open(path)?;
                 let opened = OpenFile::open(input.clone(), &fields);
-                opened.map_err(|why| input.refusal(cannot_read(path, &why)))
+                opened.map_err(|why| input.item_error(cannot_read(path, &why)))
             })?;
             let read = file.read(group, row);
             // What was decoded of an edited file may be damaged, too.
             if !FileVersion::are_as_listed([&file.input], listed) {
                 return Err(changed(path));
             }
-            let at = read.map_err(|why| file.input.refusal(cannot_read(path, &why)))?;
+            let at = read.map_err(|why| file.input.item_error(cannot_read(path, &why)))?;
             file.take(at, into, (path, &opener))
         })
     }
 
-    fn opens(&self) -> Opens {
+    fn opens(&self) -> FileAccess {
         opens_of(&self.fields)
     }
 }

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Column, ColumnType, Schema, fixed_tensor};
-use orchestra_core::shapes::Opens;
+use orchestra_core::shapes::FileAccess;
 use orchestra_plan::tree::Toml;
 use orchestra_plan::{
     Fields, ItemSchema, Json, Reported, Setting, SourceContext, TypedSource, file_of, toml_key,
@@ -212,8 +212,8 @@ pub fn item_schema<K: TypedSource>(fields: &[Field]) -> ItemSchema {
 }
 
 /// The files that items with these fields are read from. A picture may be the path of another one.
-pub fn opens_of(fields: &[Field]) -> Opens {
-    if has_pictures(fields) { Opens::Beside(file_of) } else { Opens::OfItems(file_of) }
+pub fn opens_of(fields: &[Field]) -> FileAccess {
+    if has_pictures(fields) { FileAccess::Beside(file_of) } else { FileAccess::OfItems(file_of) }
 }
 
 fn has_pictures(fields: &[Field]) -> bool {

@@ -54,7 +54,7 @@ impl Opener {
             }
             Some(reader) => {
                 let url = path.as_os_str().as_bytes();
-                OpenObject::open(Arc::clone(reader), url, OF_ITEMS).map_err(|trouble| trouble.refusal(url))
+                OpenObject::open(Arc::clone(reader), url, OF_ITEMS).map_err(|trouble| trouble.item_error(url))
             }
         }
     }
@@ -64,21 +64,21 @@ impl Opener {
         let folder = beside.parent().unwrap_or(Path::new("/"));
         let path = if is_url(written) { PathBuf::from(written) } else { folder.join(written) };
         match &self.objects {
-            None => read_file(&path, buffer).map_err(|refusal| with_hint(refusal, folder, &path)),
+            None => read_file(&path, buffer).map_err(|item_error| with_hint(item_error, folder, &path)),
             Some(reader) => locked(reader).read(path.as_os_str().as_bytes(), buffer),
         }
     }
 }
 
 /// A loader reads beside the file that names a picture. Where it may not, the error says what to do.
-fn with_hint(mut refusal: ItemError, folder: &Path, path: &Path) -> ItemError {
+fn with_hint(mut item_error: ItemError, folder: &Path, path: &Path) -> ItemError {
     let is_beside = path.starts_with(folder) && !path.components().any(|part| part == Component::ParentDir);
     let may_not = || File::open(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
     if !is_beside && may_not() {
-        refusal.error += "; a loader reads pictures below the folder of the file that names them, and elsewhere what \
+        item_error.error += "; a loader reads pictures below the folder of the file that names them, and elsewhere what \
             `sandbox_read` of the source names (see docs/security.md)";
     }
-    refusal
+    item_error
 }
 
 /// The refusal of an item whose file was edited or replaced after it was listed: what stands in its place is of another one.
@@ -222,9 +222,9 @@ impl FileLike {
     }
 
     /// What the item ends with that could not be read for this reason: where the store could not be asked, that is why, whatever was made of it.
-    pub fn refusal(&self, why: ItemError) -> ItemError {
+    pub fn item_error(&self, why: ItemError) -> ItemError {
         match (self, self.trouble()) {
-            (FileLike::Object(object), Some(trouble)) => trouble.refusal(&locked(object).url),
+            (FileLike::Object(object), Some(trouble)) => trouble.item_error(&locked(object).url),
             _ => why,
         }
     }
@@ -518,11 +518,11 @@ mod tests {
     fn a_store_that_is_away_is_the_reason_whatever_is_made_of_it() {
         let (_, _, input) = object(100, true);
         assert!(input.read_exact_at(&mut [0; 4], 0).is_err());
-        let refusal = input.refusal(cannot_read(Path::new("x"), "it is damaged"));
+        let item_error = input.item_error(cannot_read(Path::new("x"), "it is damaged"));
         assert_eq!(
-            (refusal.kind, &*refusal.error),
+            (item_error.kind, &*item_error.error),
             (FailureKind::Unreachable, "cannot read `s3://b/x`: away")
         );
-        assert_eq!(input.refusal(cannot_read(Path::new("x"), "it is damaged")).kind, FailureKind::Read);
+        assert_eq!(input.item_error(cannot_read(Path::new("x"), "it is damaged")).kind, FailureKind::Read);
     }
 }

@@ -258,7 +258,7 @@ impl RecordReader {
         let input = self.open.get(path, || self.opener.open(path))?;
         self.bytes.resize(len as usize, 0);
         let read = input.read_exact_at(&mut self.bytes, at);
-        read.map_err(|error| input.refusal(cannot_read(path, &error.to_string())))?;
+        read.map_err(|error| input.item_error(cannot_read(path, &error.to_string())))?;
         let record = self.bytes.strip_suffix(b"\n").unwrap_or(&self.bytes);
         // A quote that is never closed has the line feed at the end of the file in its checksum.
         if [record, &self.bytes].iter().all(|bytes| u64::from(crc32fast::hash(bytes)) != crc) {

@@ -51,8 +51,8 @@ impl FieldRow {
     ) -> Result<u64, ItemError> {
         let mut read = 0;
         for (at, (field, cell)) in self.fields.iter().zip(&mut self.cells).enumerate() {
-            let taken =
-                take(at, field, cell).map_err(|refusal| with_other_columns(refusal, &self.fields, at))?;
+            let taken = take(at, field, cell)
+                .map_err(|item_error| with_other_columns(item_error, &self.fields, at))?;
             self.is_missing[at] = taken == Taken::Missing;
             match taken {
                 Taken::Bytes(bytes) => read += bytes,
@@ -224,13 +224,13 @@ fn columns(fields: &[Field], place: usize, ty: &str, optional: &str) -> String {
 }
 
 /// A help that gives the column at `place` another type, with the other columns.
-fn with_other_columns(refusal: ItemError, fields: &[Field], place: usize) -> ItemError {
+fn with_other_columns(item_error: ItemError, fields: &[Field], place: usize) -> ItemError {
     let own = format!("columns = {{ {} = \"", toml_key(&fields[place].name));
     let parts =
-        refusal.error.split_once(&own).and_then(|(before, rest)| Some((before, rest.split_once("\" }")?)));
-    let Some((before, (ty, after))) = parts else { return refusal };
+        item_error.error.split_once(&own).and_then(|(before, rest)| Some((before, rest.split_once("\" }")?)));
+    let Some((before, (ty, after))) = parts else { return item_error };
     let optional = if fields[place].optional && ty != "json" { "?" } else { "" };
-    ItemError { error: format!("{before}{}{after}", columns(fields, place, ty, optional)), ..refusal }
+    ItemError { error: format!("{before}{}{after}", columns(fields, place, ty, optional)), ..item_error }
 }
 
 /// `kept_as` is the type of a column that keeps any number.

@@ -99,8 +99,8 @@ impl Page<'_> {
             let decoded = self.file.pages().and_then(|pages| {
                 decoder.preparer.decode_page(bytes, (pages, self.number), *max_pixels, &specs)
             });
-            decoder.size = Some(decoded.map_err(|error| match (self.number, refusal(error)) {
-                (0, refusal) => refusal,
+            decoder.size = Some(decoded.map_err(|error| match (self.number, item_error(error)) {
+                (0, item_error) => item_error,
                 (page, ItemError { kind, error }) => {
                     ItemError { kind, error: format!("page {}: {error}", page + 1) }
                 }
@@ -132,7 +132,7 @@ impl Picture for UndecodedPicture {
     }
 
     fn n_pages(&self) -> Result<usize, ItemError> {
-        let n_pages = self.pages().map_err(refusal)?.count();
+        let n_pages = self.pages().map_err(item_error)?.count();
         self.n_taken.set(n_pages);
         Ok(n_pages)
     }
@@ -152,7 +152,7 @@ impl Picture for Page<'_> {
     }
 
     fn write_row(&self, spec: &ImageSpec, row: &mut [u8]) -> Result<(), ItemError> {
-        self.decoded(Some(spec))?.preparer.write_row(spec, row).map_err(refusal)
+        self.decoded(Some(spec))?.preparer.write_row(spec, row).map_err(item_error)
     }
 
     fn with_pixels(
@@ -161,11 +161,11 @@ impl Picture for Page<'_> {
     ) -> Result<(), ItemError> {
         let mut decoder = self.decoded(None)?;
         let Decoder { preparer, size, pixels, .. } = &mut *decoder;
-        let size = size.ok_or_else(|| refusal(MediaError::NothingDecoded))?;
+        let size = size.ok_or_else(|| item_error(MediaError::NothingDecoded))?;
         let spec = as_it_is(size, preparer.is_gray() == Some(true));
         let channels = spec.color.count();
         pixels.resize(size.width as usize * size.height as usize * channels, 0);
-        preparer.write_row(&spec, pixels).map_err(refusal)?;
+        preparer.write_row(&spec, pixels).map_err(item_error)?;
         // What is shown may itself ask for a row of this picture.
         let bytes = std::mem::take(pixels);
         drop(decoder);
@@ -181,7 +181,7 @@ impl Picture for Page<'_> {
         };
         let size = match known {
             Some(size) => size,
-            None => self.decoded(None)?.size.ok_or_else(|| refusal(MediaError::NothingDecoded))?,
+            None => self.decoded(None)?.size.ok_or_else(|| item_error(MediaError::NothingDecoded))?,
         };
         Ok([size.width, size.height])
     }
@@ -210,6 +210,6 @@ fn as_it_is(size: PictureSize, is_gray: bool) -> ImageSpec {
     }
 }
 
-fn refusal(error: MediaError) -> ItemError {
+fn item_error(error: MediaError) -> ItemError {
     ItemError { kind: error.kind(), error: error.to_string() }
 }

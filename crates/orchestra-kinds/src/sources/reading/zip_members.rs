@@ -39,7 +39,7 @@ pub enum Method {
 
 impl Method {
     /// Why a member of another method is not read.
-    pub fn refusal(self) -> String {
+    pub fn why_unreadable(self) -> String {
         match self {
             Method::Other(ENCRYPTED) => {
                 "it is encrypted, which is not read: write the archive without a password".into()
@@ -353,7 +353,7 @@ fn content_of<'a>(
     match place.method {
         Method::Stored => Ok(Box::new(packed)),
         Method::Deflated => Ok(Box::new(DeflateDecoder::new(packed))),
-        Method::Other(_) => Err(place.method.refusal()),
+        Method::Other(_) => Err(place.method.why_unreadable()),
     }
 }
 
@@ -404,7 +404,7 @@ pub fn open_content(input: &FileLike, place: &ZipPlace) -> Result<ZipContent, St
             "it is damaged: it claims {} bytes, which its {} in the archive cannot hold",
             place.len, place.packed
         )),
-        Method::Other(_) => Err(place.method.refusal()),
+        Method::Other(_) => Err(place.method.why_unreadable()),
     }
 }
 

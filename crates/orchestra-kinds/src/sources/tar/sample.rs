@@ -78,7 +78,7 @@ pub fn start(columns: &[Field], options: &ReadOptions) -> Box<dyn FetchRun> {
             }
         }
         let archive = open.get(path, || opener.open(path))?;
-        let failed = |error: std::io::Error| archive.refusal(cannot_read(path, &error.to_string()));
+        let failed = |error: std::io::Error| archive.item_error(cannot_read(path, &error.to_string()));
         expect(archive, places).map_err(failed)?;
         let filled = row.fill(|n, field, cell| {
             let [at, len] = places[n];

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ItemError, TensorView, Value};
-use orchestra_core::shapes::{FetchRun, Opens};
+use orchestra_core::shapes::{FetchRun, FileAccess};
 use orchestra_plan::{Items, ReadOptions, file_of};
 use orchestra_store::{Found as Listed, ListError, PassedOverCounts, PushFound};
 
@@ -178,7 +178,7 @@ impl TensorItems {
         for (file, fields) in self.files(path) {
             let input = opener.open(&file)?;
             let found = self.find(&mut input.from(0), fields);
-            let (found, _) = found.map_err(|why| input.refusal(cannot_read(&file, &why)))?;
+            let (found, _) = found.map_err(|why| input.item_error(cannot_read(&file, &why)))?;
             open.extend(found.into_iter().map(|FoundArray { header, at, place }| {
                 let deflated = place.filter(|place| place.method == Method::Deflated);
                 let deflated = deflated.map(|place| Deflated { place, content: None, at: 0 });
@@ -243,8 +243,8 @@ impl Items for TensorItems {
         Box::new(TensorFetch { rows: self.clone(), opener, open: Last::default(), data })
     }
 
-    fn opens(&self) -> Opens {
-        if self.beside.is_empty() { Opens::OfItems(file_of) } else { Opens::Any }
+    fn opens(&self) -> FileAccess {
+        if self.beside.is_empty() { FileAccess::OfItems(file_of) } else { FileAccess::Any }
     }
 }
 
@@ -273,7 +273,7 @@ impl FetchRun for TensorFetch {
                 None => array.input.read_exact_at(data, array.at + begin).map_err(|error| error.to_string()),
                 Some(deflated) => deflated.read(&array.input, array.header.data as u64 + begin, data),
             };
-            filled.map_err(|why| array.input.refusal(cannot_read(path, &why)))?;
+            filled.map_err(|why| array.input.item_error(cannot_read(path, &why)))?;
             array.header.to_native(data);
             read += data.len() as u64;
         }

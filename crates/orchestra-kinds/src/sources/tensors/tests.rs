@@ -81,8 +81,9 @@ fn bytes_behind_an_array_are_refused_whatever_they_are() {
         std::fs::write(&path, [&one[..], behind].concat()).unwrap();
         let error = rows(&[]).list(&path, &mut |_| Ok(())).unwrap_err().to_string();
         assert!(error.contains(&format!("{} bytes behind the array", behind.len())), "{error}");
-        let refusal = rows(&[]).start(&ReadOptions::default()).fetch(&locator(&path, &[0, 0])).unwrap_err();
-        assert!(refusal.error.contains("behind the array"), "{}", refusal.error);
+        let item_error =
+            rows(&[]).start(&ReadOptions::default()).fetch(&locator(&path, &[0, 0])).unwrap_err();
+        assert!(item_error.error.contains("behind the array"), "{}", item_error.error);
     }
     let (path, longer) = (folder.path().join("a.npz"), [&one[..], b"x"].concat());
     for method in [zip::CompressionMethod::Stored, zip::CompressionMethod::Deflated] {

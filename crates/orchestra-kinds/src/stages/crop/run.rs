@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ItemError, OwnedRow, OwnedValue, Pixels, TensorView, Value, WriteTensor};
-use orchestra_core::shapes::{Emit, Fan, RowWork};
+use orchestra_core::shapes::{Emit, FanOut, RowWork};
 use orchestra_core::{Element, ImageSpec, LeftOut, Placement, TensorSpec};
 use orchestra_media::{MediaError, PixelRect, Preparer, Quadrilateral};
 
@@ -31,7 +31,7 @@ pub struct CropBuffers {
 
 impl RowWork for Cutting {
     type Scratch = CropBuffers;
-    const FAN: Fan = Fan::Parts;
+    const FAN: FanOut = FanOut::Parts;
     const IN_LOADER: bool = false;
 
     fn apply(
@@ -175,14 +175,14 @@ impl WriteTensor for CroppedTensor<'_> {
     }
 
     fn write(&self, row: &mut [u8]) -> Result<(), ItemError> {
-        let refusal = |error: MediaError| ItemError { kind: error.kind(), error: error.to_string() };
+        let item_error = |error: MediaError| ItemError { kind: error.kind(), error: error.to_string() };
         let mut preparer = self.preparer.borrow_mut();
         match self.area {
             Area::Upright(rect) => preparer.load(&self.pixels, rect, &self.work.spec),
             Area::Turned(quad) => preparer.load_quadrilateral(&self.pixels, &quad),
         }
-        .map_err(refusal)?;
-        preparer.write_row(&self.work.spec, row).map_err(refusal)
+        .map_err(item_error)?;
+        preparer.write_row(&self.work.spec, row).map_err(item_error)
     }
 }
 

@@ -50,11 +50,11 @@ impl Dbnet {
     ) -> Result<(Vec<Text>, [usize; 2]), ItemError> {
         let (height, width) = match tensor.shape[..] {
             [1, height, width] | [height, width] => (height, width),
-            _ => return Err(tensor.refusal("[1, height, width]")),
+            _ => return Err(tensor.item_error("[1, height, width]")),
         };
         let map = &tensor.values;
         if map.len() != height * width || u32::try_from(map.len()).is_err() {
-            return Err(tensor.refusal("[1, height, width]"));
+            return Err(tensor.item_error("[1, height, width]"));
         }
         regions.begin(map, width, self.threshold, self.dilate);
         let mut texts = Vec::new();

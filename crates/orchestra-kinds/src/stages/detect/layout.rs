@@ -224,7 +224,7 @@ impl OutputTensor {
     pub fn rows(&self, least: usize) -> Result<std::slice::ChunksExact<'_, f32>, ItemError> {
         match self.shape[..] {
             [_, columns] if columns >= least => Ok(self.values.chunks_exact(columns)),
-            _ => Err(self.refusal(&format!("[boxes, {least}] or more numbers each"))),
+            _ => Err(self.item_error(&format!("[boxes, {least}] or more numbers each"))),
         }
     }
 
@@ -232,12 +232,12 @@ impl OutputTensor {
     pub fn sides(&self) -> Result<[usize; 2], ItemError> {
         match self.shape[..] {
             [rows, columns] => Ok([rows, columns]),
-            _ => Err(self.refusal("a matrix")),
+            _ => Err(self.item_error("a matrix")),
         }
     }
 
     /// The item fails: the output is not what it should be.
-    pub fn refusal(&self, expected: &str) -> ItemError {
+    pub fn item_error(&self, expected: &str) -> ItemError {
         ItemError::result(format!("output `{}` is {:?}, expected {expected}", self.name, self.shape))
     }
 }

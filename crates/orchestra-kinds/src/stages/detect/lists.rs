@@ -37,7 +37,7 @@ pub fn scored(
         [boxes] if boxes == n => (1, 1, 1),
         [boxes, classes] if boxes == n => (classes, classes, 1),
         [classes, boxes] if boxes == n => (classes, 1, n),
-        _ => return Err(scores.refusal(&format!("scores of {n} boxes"))),
+        _ => return Err(scores.item_error(&format!("scores of {n} boxes"))),
     };
     let first = usize::from(background && classes > 1);
     for (at, corners) in corners.enumerate() {
@@ -62,7 +62,7 @@ pub fn labelled(
 ) -> Result<(), ItemError> {
     let corners = boxes.rows(4)?;
     if scores.values.len() != corners.len() || labels.values.len() != corners.len() {
-        return Err(scores.refusal(&format!("a score and a label for each of {} boxes", corners.len())));
+        return Err(scores.item_error(&format!("a score and a label for each of {} boxes", corners.len())));
     }
     for ((corners, score), label) in corners.zip(&scores.values).zip(&labels.values) {
         if *score >= threshold {
@@ -84,7 +84,7 @@ pub fn queries(
     let centres = boxes.rows(4)?;
     let [n, classes] = logits.sides()?;
     if n != centres.len() || classes == 0 {
-        return Err(logits.refusal(&format!("logits of {} boxes", centres.len())));
+        return Err(logits.item_error(&format!("logits of {} boxes", centres.len())));
     }
     let logits_name = &logits.name;
     for (centre, logits) in centres.zip(logits.values.chunks_exact(classes)) {
@@ -130,7 +130,7 @@ pub fn tensorflow(
     let corners = boxes.rows(4)?;
     let counted = rest.first().and_then(|n| n.values.first()).map_or(usize::MAX, |n| n.round() as usize);
     if scores.values.len() != corners.len() || classes.values.len() != corners.len() {
-        return Err(scores.refusal(&format!("a score and a class for each of {} boxes", corners.len())));
+        return Err(scores.item_error(&format!("a score and a class for each of {} boxes", corners.len())));
     }
     for ((corners, score), class) in corners.zip(&scores.values).zip(&classes.values).take(counted) {
         if *score >= threshold {

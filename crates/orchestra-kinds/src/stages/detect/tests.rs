@@ -305,8 +305,8 @@ fn outputs_of_another_shape_than_the_plan_says_fail_the_item_by_name() {
                 let n = shape.iter().product();
                 broken[at] = tensor("broken", shape, vec![0.9; n]);
                 // Anything but a panic.
-                if let Err(refusal) = run(Decoding::Boxes(settings.clone()), &broken) {
-                    assert!(!refusal.error.contains("bug"), "{layout:?}: {refusal:?}");
+                if let Err(item_error) = run(Decoding::Boxes(settings.clone()), &broken) {
+                    assert!(!item_error.error.contains("bug"), "{layout:?}: {item_error:?}");
                 }
             }
         }

@@ -34,7 +34,7 @@ pub fn transposed(
 ) -> Result<(), ItemError> {
     let [numbers, boxes] = tensor.sides()?;
     if numbers < 5 {
-        return Err(tensor.refusal("[4 + classes, boxes]"));
+        return Err(tensor.item_error("[4 + classes, boxes]"));
     }
     let classes = classes.unwrap_or(numbers - 4).min(numbers - 4);
     let at = |number: usize, n: usize| tensor.values[number * boxes + n];
@@ -49,7 +49,7 @@ pub fn transposed(
 pub fn turned(tensor: &OutputTensor, threshold: f32, found: &mut Vec<Candidate>) -> Result<(), ItemError> {
     let [numbers, boxes] = tensor.sides()?;
     if numbers < 6 {
-        return Err(tensor.refusal("[4 + classes + angle, boxes]"));
+        return Err(tensor.item_error("[4 + classes + angle, boxes]"));
     }
     let at = |number: usize, n: usize| tensor.values[number * boxes + n];
     for n in 0..boxes {

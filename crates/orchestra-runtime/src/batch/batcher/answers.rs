@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use orchestra_core::ledger::Aftermath;
+use orchestra_core::ledger::FailedBatchOutcome;
 use orchestra_core::{BatchId, WorkerId};
 use orchestra_worker::frames::{DynamicOutput, RunErrorKind, RunTiming};
 
@@ -69,12 +69,12 @@ impl BatcherState {
         let now = self.now();
         let device = flight.as_ref().map(|f| f.assignment.device);
         let ceiling = self.traced_ceiling(device);
-        if let Some(aftermath) = self.ledger.fault(worker, batch, kind, error.clone(), now) {
+        if let Some(outcome) = self.ledger.fault(worker, batch, kind, error.clone(), now) {
             if let Some(flight) = flight {
-                let end = BatchEnd::Fault { kind, error, then: batches_in_flight::then(&aftermath) };
+                let end = BatchEnd::Fault { kind, error, then: batches_in_flight::then(&outcome) };
                 self.trace_failed(&flight, ran, end, ceiling.zip(self.traced_ceiling(device)));
             }
-            self.after(aftermath);
+            self.after(outcome);
         }
         if let Some(device) = device {
             self.note_ceiling(device);
@@ -89,7 +89,7 @@ impl BatcherState {
         self.workers.remove(&worker);
         let lost = self.ledger.worker_lost(worker, exit, last_words, self.now());
         // What follows is told for the youngest first.
-        for (batch, aftermath) in lost.held.iter().rev().zip(&lost.aftermath) {
+        for (batch, outcome) in lost.held.iter().rev().zip(&lost.outcomes) {
             let Some(flight) = self.in_flight.by_batch.remove(batch) else { continue };
             let a = &flight.assignment;
             tracing::debug!(
@@ -101,12 +101,12 @@ impl BatcherState {
                 let begun = begun.iter().find(|(begun, _)| begun == batch).map(|(_, at)| *at);
                 let ran = WorkerTimes { begun, ..WorkerTimes::default() };
                 let (exit, last_words) = (exit.clone(), last_words.clone());
-                let end = BatchEnd::WorkerLost { exit, last_words, then: batches_in_flight::then(aftermath) };
+                let end = BatchEnd::WorkerLost { exit, last_words, then: batches_in_flight::then(outcome) };
                 self.trace_failed(&flight, ran, end, None);
             }
         }
-        for aftermath in lost.aftermath {
-            self.after(aftermath);
+        for outcome in lost.outcomes {
+            self.after(outcome);
         }
         lost.bisecting
     }
@@ -126,16 +126,16 @@ impl BatcherState {
         }
     }
 
-    fn after(&mut self, aftermath: Aftermath) {
-        match aftermath {
-            Aftermath::Requeued(batch) => {
+    fn after(&mut self, outcome: FailedBatchOutcome) {
+        match outcome {
+            FailedBatchOutcome::Requeued(batch) => {
                 tracing::debug!(pipeline = %self.pipeline_name, stage = %self.name, %batch, "batch waits again");
             }
-            Aftermath::Split(batch) => {
+            FailedBatchOutcome::Split(batch) => {
                 tracing::info!(pipeline = %self.pipeline_name, stage = %self.name, %batch, "batch taken apart");
             }
-            Aftermath::Failed(row) => self.fail_row(row),
-            Aftermath::Stop { why, kind, .. } => {
+            FailedBatchOutcome::Failed(row) => self.fail_row(row),
+            FailedBatchOutcome::Stop { why, kind, .. } => {
                 let plan = &self.args.context.plan;
                 let Some(batch) = plan.stages[self.args.stage.index()].batch() else { return };
                 let model = &plan.models[batch.model.index()].name;

@@ -8,7 +8,7 @@ use orchestra_core::worker_places::PlaceOrder;
 use orchestra_core::{StageId, WorkerExit, WorkerId};
 use ractor::ActorRef;
 
-use super::{DeviceState, ManagedWorker, Post};
+use super::{DeviceState, ManagedWorker, ServedStage};
 use crate::messages::{BatcherMsg, DeviceMsg, WorkerEnd};
 use crate::trace::WorkerStep;
 
@@ -16,8 +16,8 @@ impl DeviceState {
     pub(super) fn worker_ended(&mut self, me: &ActorRef<DeviceMsg>, end: &WorkerEnd) {
         let worker = end.worker;
         let Some(gone) = self.workers.remove(&worker) else { return };
-        let post = gone.post;
-        let Post { stage, serve, .. } = &self.posts[post];
+        let at = gone.at;
+        let ServedStage { stage, serve, .. } = &self.served[at];
         if let Some(order) = &mut self.load_order {
             order.moved(serve.is_some().then_some(*stage));
         }
@@ -27,14 +27,14 @@ impl DeviceState {
         let jitter = jitter(&self.args.context.run_id, worker);
         let death = Death { exit: &end.exit, progressed: end.progressed, bisecting: end.bisecting, jitter };
         let now = self.args.context.clock.now();
-        let stood = self.stood(self.posts[post].stage, &gone, &end.exit, now);
-        let worker_places = &mut self.posts[post].worker_places;
-        worker_places.had_stood(stood);
+        let healthy_time = self.healthy_time(self.served[at].stage, &gone, &end.exit, now);
+        let worker_places = &mut self.served[at].worker_places;
+        worker_places.add_healthy_time(healthy_time);
         let orders = worker_places.ended(worker, &death);
-        orders.iter().for_each(|order| self.given_up(post, *order, end));
-        self.carry_out(me, post, orders);
+        orders.iter().for_each(|order| self.given_up(at, *order, end));
+        self.carry_out(me, at, orders);
         // A place that is given up is none that has to be served.
-        let Post { stage, worker_places, serve } = &self.posts[post];
+        let ServedStage { stage, worker_places, serve } = &self.served[at];
         let is_served = serve.is_some() && worker_places.is_served();
         if let Some(order) = self.load_order.as_mut().filter(|_| is_served) {
             order.loaded(*stage, false);
@@ -42,7 +42,13 @@ impl DeviceState {
     }
 
     /// How long a dead worker was loaded and unharmed: it may have spent one deadline on the batch that it died of.
-    fn stood(&self, stage: StageId, gone: &ManagedWorker, exit: &WorkerExit, now: Duration) -> Duration {
+    fn healthy_time(
+        &self,
+        stage: StageId,
+        gone: &ManagedWorker,
+        exit: &WorkerExit,
+        now: Duration,
+    ) -> Duration {
         match gone.ready_since {
             Some(since) if *exit != WorkerExit::Hung => {
                 now.saturating_sub(since + self.args.context.plan.limits_of(stage).batch_timeout)
@@ -52,7 +58,7 @@ impl DeviceState {
     }
 
     /// A place is given up; with the last place, the device is for this stage.
-    fn given_up(&mut self, post: usize, order: PlaceOrder, end: &WorkerEnd) {
+    fn given_up(&mut self, at: usize, order: PlaceOrder, end: &WorkerEnd) {
         let does_not_fit = end.exit.found_no_memory();
         let (left, what) = match order {
             PlaceOrder::Parked { left } => (left, "worker place parked"),
@@ -63,19 +69,19 @@ impl DeviceState {
             _ => return,
         };
         let (context, id) = (&self.args.context, self.args.device);
-        let Some(serve) = &self.posts[post].serve else { return };
+        let Some(serve) = &self.served[at].serve else { return };
         let (device, why) = (&context.plan.devices[id.index()].spec, end.to_string());
         tracing::warn!(pipeline = %serve.pipeline, stage = %serve.name, %device, left, %why, "{what}");
-        self.trace(post, end.worker, || WorkerStep::PlaceParked { left, why: why.clone() });
+        self.trace(at, end.worker, || WorkerStep::PlaceParked { left, why: why.clone() });
         match order {
             PlaceOrder::Withdrawn { .. } => self.stats().added.sub(1),
             PlaceOrder::Parked { left: 0 } => {
                 drop(serve.batcher.cast(BatcherMsg::DeviceGone { device: id, why }));
-                self.posts[post].serve = None;
+                self.served[at].serve = None;
             }
             _ => {}
         }
-        self.is_complete(self.posts[post].stage);
+        self.is_complete(self.served[at].stage);
     }
 }
 

@@ -68,7 +68,7 @@ impl DeviceState {
         loop {
             let now = self.args.context.clock.now();
             let is_settled =
-                self.posts.iter().filter(|p| p.serve.is_some()).all(|p| p.worker_places.is_served());
+                self.served.iter().filter(|p| p.serve.is_some()).all(|p| p.worker_places.is_served());
             let Some(order) = self.load_order.as_mut().filter(|_| !self.shutting_down) else { return };
             let steps = order.next(now, is_settled);
             if steps.is_empty() {
@@ -118,15 +118,15 @@ impl DeviceState {
     }
 
     pub(super) fn grow(&mut self, me: &ActorRef<DeviceMsg>, stage: StageId, more: usize) {
-        let Some(post) = self.open_post(stage).filter(|_| more > 0) else { return };
+        let Some(at) = self.open_stage(stage).filter(|_| more > 0) else { return };
         let device = &self.args.context.plan.devices[self.args.device.index()].spec;
-        if let Some(serve) = &self.posts[post].serve {
+        if let Some(serve) = &self.served[at].serve {
             tracing::info!(pipeline = %serve.pipeline, stage = %serve.name, %device, more, "more workers are started");
         }
         self.stats().added.add(more as u64);
         self.trace_device(|| DeviceStep::WorkersAdded { stage, more });
-        let orders = self.posts[post].worker_places.grow(more);
-        self.carry_out(me, post, orders);
+        let orders = self.served[at].worker_places.grow(more);
+        self.carry_out(me, at, orders);
     }
 
     /// Tells the tracer what happened to the device, or was found out about it.

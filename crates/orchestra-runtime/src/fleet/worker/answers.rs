@@ -3,7 +3,7 @@
 use orchestra_core::{BatchId, WorkerExit};
 use orchestra_worker::frames::{FromWorker, RunErrorKind, RunTiming};
 
-use super::{Left, Life, WorkerArgs};
+use super::{Life, NoFrame, WorkerArgs};
 use crate::events::WorkerEvent;
 use crate::fleet::unanswered_runs::UnansweredRun;
 use crate::messages::{BatcherMsg, DeviceMsg};
@@ -11,7 +11,7 @@ use crate::trace::WorkerTimes;
 
 impl Life {
     /// Hands an answer on. What makes no sense ends the worker.
-    pub(super) fn hear(&mut self, frame: FromWorker) -> Result<(), Left> {
+    pub(super) fn hear(&mut self, frame: FromWorker) -> Result<(), NoFrame> {
         let worker = self.args.worker;
         match frame {
             FromWorker::Heartbeat | FromWorker::Waiting => {}
@@ -26,11 +26,11 @@ impl Life {
                 let breaks = kind == RunErrorKind::Device;
                 if let Some((_, ran)) = self.answered(batch, timing, breaks)? {
                     self.tell_batcher(BatcherMsg::Fault { worker, batch, kind, error, ran });
-                    return if breaks { Err(Left::Broken) } else { Ok(()) };
+                    return if breaks { Err(NoFrame::Broken) } else { Ok(()) };
                 }
             }
             FromWorker::Hello { .. } | FromWorker::Loaded { .. } | FromWorker::LoadFailed { .. } => {
-                return Err(Left::Killed(WorkerExit::Garbled("a frame out of order".to_owned())));
+                return Err(NoFrame::Killed(WorkerExit::Garbled("a frame out of order".to_owned())));
             }
         }
         Ok(())
@@ -42,7 +42,7 @@ impl Life {
         batch: BatchId,
         timing: RunTiming,
         breaks: bool,
-    ) -> Result<Option<(UnansweredRun, WorkerTimes)>, Left> {
+    ) -> Result<Option<(UnansweredRun, WorkerTimes)>, NoFrame> {
         let now = self.now();
         let sent = match self.unanswered.answered(batch) {
             Ok(sent) => sent,
@@ -50,7 +50,7 @@ impl Life {
             Err(_) if self.unanswered.is_broken => return Ok(None),
             Err(expected) => {
                 let what = format!("an answer to {batch}, expected {expected}");
-                return Err(Left::Killed(WorkerExit::Garbled(what)));
+                return Err(NoFrame::Killed(WorkerExit::Garbled(what)));
             }
         };
         self.unanswered.is_broken |= breaks;

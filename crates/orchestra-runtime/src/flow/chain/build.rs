@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use orchestra_core::collect::Part;
-use orchestra_core::shapes::{Fan, MapStep, Step};
+use orchestra_core::shapes::{FanOut, MapStep, Step};
 use orchestra_core::{SinkId, StageId};
 use orchestra_plan::{ColumnRef, FoldPlan, Origin, Shape};
 
-use super::{Chain, ChainLeaf, ChainTargets, Does, FoldTarget, MapPlace, RunContext};
+use super::{Chain, ChainLeaf, ChainTargets, FoldTarget, LeafAction, MapPlace, RunContext};
 
 pub(super) struct ChainBuilder<'a> {
     pub context: &'a Arc<RunContext>,
@@ -33,21 +33,21 @@ impl ChainBuilder<'_> {
                     let in_slots = &stage.reads[..stage.reads.len() - batch.values.len()];
                     // The plan puts it behind the columns that the model takes.
                     let trims = batch.trim.and(in_slots.last().copied());
-                    self.leaf(&stage.from, id, in_slots, Does::Batch { target, trims });
+                    self.leaf(&stage.from, id, in_slots, LeafAction::Batch { target, trims });
                 }
                 Shape::Fold(FoldPlan::Parts(_)) if stage.home == origin => {
                     let Some(fold) = self.targets.fold(id) else { continue };
-                    self.leaf(&stage.from, id, &stage.reads, Does::Fold(fold));
+                    self.leaf(&stage.from, id, &stage.reads, LeafAction::Fold(fold));
                 }
                 Shape::Fold(FoldPlan::Reduce(reduce)) if stage.home == origin => {
-                    self.leaf(&stage.from, id, &stage.reads, Does::Reduce(Arc::clone(reduce)));
+                    self.leaf(&stage.from, id, &stage.reads, LeafAction::Reduce(Arc::clone(reduce)));
                 }
                 Shape::Fold(FoldPlan::Join { ways }) => {
                     let of = u32::try_from(ways.len()).unwrap_or(u32::MAX);
                     for (index, way) in (0..).zip(ways).filter(|(_, way)| way.home == origin) {
                         let Some(fold) = self.targets.fold(id) else { continue };
                         let fold = FoldTarget { way: Some(Part { index, of }), ..fold };
-                        self.leaf(&way.from, id, &way.reads, Does::Fold(fold));
+                        self.leaf(&way.from, id, &way.reads, LeafAction::Fold(fold));
                     }
                 }
                 Shape::Batch(_) | Shape::Fold(_) => {}
@@ -55,13 +55,13 @@ impl ChainBuilder<'_> {
         }
         for (id, sink) in (0..).map(SinkId).zip(&plan.sinks).filter(|(_, sink)| sink.home == Some(origin)) {
             let from = sink.from.iter().rev().find_map(|from| from.stage()).unwrap_or(StageId(0));
-            let does = Does::Sink { sink: id, encoder: Arc::clone(&sink.encoder) };
+            let does = LeafAction::Sink { sink: id, encoder: Arc::clone(&sink.encoder) };
             self.leaf(&sink.from, from, &sink.reads, does);
         }
     }
 
     /// Puts a leaf behind the maps that it is made of, each inside of the one before. Leaves with the same maps in front share them.
-    fn leaf(&mut self, from: &[Origin], stage: StageId, reads: &[ColumnRef], does: Does) {
+    fn leaf(&mut self, from: &[Origin], stage: StageId, reads: &[ColumnRef], does: LeafAction) {
         let plan = &self.context.plan;
         // Stages stand after what they read from, so the order of their numbers is that of the data.
         let made_of: BTreeSet<Origin> = from.iter().flat_map(|from| plan.ancestors(*from)).collect();
@@ -90,12 +90,14 @@ impl ChainBuilder<'_> {
         }
         steps.push(Step::Leaf(self.leaves.len()));
         let folds = match &does {
-            Does::Batch { target, .. } => target.folds.to_vec(),
-            Does::Fold(fold) => vec![fold.clone()],
-            Does::Reduce(_) | Does::Sink { .. } => Vec::new(),
+            LeafAction::Batch { target, .. } => target.folds.to_vec(),
+            LeafAction::Fold(fold) => vec![fold.clone()],
+            LeafAction::Reduce(_) | LeafAction::Sink { .. } => Vec::new(),
         };
         let passthrough_columns = match &plan.stages[stage.index()].runs {
-            Shape::Batch(batch) if matches!(does, Does::Batch { .. }) => batch.passthrough_columns.clone(),
+            Shape::Batch(batch) if matches!(does, LeafAction::Batch { .. }) => {
+                batch.passthrough_columns.clone()
+            }
             _ => Vec::new(),
         };
         self.leaves.push(Some(ChainLeaf {
@@ -116,7 +118,7 @@ impl Chain {
                 Step::Map(step) => {
                     step.at = self.maps.len();
                     let (map, begin) = (Arc::clone(&step.map), self.leaves.len());
-                    let behind = n_splits + usize::from(map.fan() == Fan::Parts);
+                    let behind = n_splits + usize::from(map.fan() == FanOut::Parts);
                     let (leaves, folds) = (begin..begin, Vec::new());
                     self.maps.push(MapPlace { stage: step.stage, map, leaves, n_splits, folds });
                     self.number(&mut step.next, behind, found);
@@ -155,11 +157,11 @@ impl Chain {
             leaf.reads.iter().map(row_len).fold(0, usize::saturating_add)
         };
         let of_leaf = |leaf: &ChainLeaf| match leaf.does {
-            Does::Batch { .. } => usize::MAX,
-            Does::Fold(_) => 64,
-            Does::Reduce(_) => lengths(leaf, &|copied| copied.unwrap_or(64)),
+            LeafAction::Batch { .. } => usize::MAX,
+            LeafAction::Fold(_) => 64,
+            LeafAction::Reduce(_) => lengths(leaf, &|copied| copied.unwrap_or(64)),
             // Records of whole tensors print every number. What a map gives has its cost there.
-            Does::Sink { .. } => lengths(leaf, &|printed| printed.map_or(0, |n| n.saturating_mul(17))),
+            LeafAction::Sink { .. } => lengths(leaf, &|printed| printed.map_or(0, |n| n.saturating_mul(17))),
         };
         let maps = self.maps.iter().map(|place| place.map.cost());
         maps.chain(self.leaves.iter().map(of_leaf)).fold(0, usize::saturating_add)

@@ -3,8 +3,8 @@
 
 use orchestra_core::data::{ColumnType, ItemError, Schema, Value};
 use orchestra_core::shapes::{
-    Fan, Fetch, KindSettings, Leaves as _, MapCount, MapRuns, MapStep, MapStepOf, RowEnded, RowScope, Step,
-    StepOf, Walk,
+    FanOut, Fetch, KindSettings, Leaves as _, MapCount, MapRuns, MapStep, MapStepOf, RowEnded, RowScope,
+    Step, StepOf, Walk,
 };
 use orchestra_core::{Placement, StageId};
 use orchestra_plan::{ColumnRef, LEAST_LOADER_BYTES, Origin};
@@ -62,7 +62,7 @@ impl ChainSplitter<'_> {
                 && let Some(settings) = self.in_loader(map)
             {
                 self.known.push((Origin::Stage(map.stage), Some(map.at)));
-                let next = self.steps(&map.next, n_splits + usize::from(map.map.fan() == Fan::Parts));
+                let next = self.steps(&map.next, n_splits + usize::from(map.map.fan() == FanOut::Parts));
                 self.known.pop();
                 let MapStep { stage, at, ref reads, .. } = *map;
                 return StepOf::Map(MapStepOf { stage, at, map: settings, reads: reads.clone(), next });
@@ -116,7 +116,8 @@ impl ChainSplitter<'_> {
                 ColumnType::Text | ColumnType::Labels => Some(0),
                 ty => ty.stored().and_then(|spec| spec.row_bytes()),
             });
-            let is_in_split = place.is_some_and(|place| place.n_splits > 0 || place.map.fan() == Fan::Parts);
+            let is_in_split =
+                place.is_some_and(|place| place.n_splits > 0 || place.map.fan() == FanOut::Parts);
             self.bytes.known += bytes.unwrap_or(0) as u64;
             self.bytes.has_unknown |= bytes.is_none_or(|bytes| bytes > 0 && is_in_split);
             self.rows.columns.push(CellType { read, column: plan.column(read).clone(), packing });
@@ -245,9 +246,9 @@ impl Chain {
         }
         self.with(token, out, Some(item), |row| match rows {
             Ok(rows) => sent.take(rows, region, runs, row),
-            Err((stage, refusal)) => {
+            Err((stage, item_error)) => {
                 row.leave_loading()?;
-                Err(row.fail(stage, refusal))
+                Err(row.fail(stage, item_error))
             }
         });
         Ok(())
@@ -278,12 +279,12 @@ impl SentRows {
             let place = chain.maps.get(at).filter(|place| row.is_at(place.leaves.start, place.n_splits));
             let taken = match (place.map(|place| place.map.fan()), split) {
                 // Each part has an event at least: a number beyond that was made up.
-                (Some(Fan::Parts), Some(n)) if n > 0 && n as usize <= events.len() => row.parts(at, n),
-                (Some(Fan::Parts | Fan::AtMostOne), None) => row.nothing(at),
+                (Some(FanOut::Parts), Some(n)) if n > 0 && n as usize <= events.len() => row.parts(at, n),
+                (Some(FanOut::Parts | FanOut::AtMostOne), None) => row.nothing(at),
                 _ => Err(out_of_order()),
             };
             let stage = place.map_or(chain.first_stage(), |place| place.stage);
-            taken.map_err(|refusal| row.fail(stage, refusal))?;
+            taken.map_err(|item_error| row.fail(stage, item_error))?;
         }
         match row.is_at(chain.leaves.len(), 0) {
             true => Ok(()),

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::outcome::RecordRange;
 use super::row_in_hand::RowInHand;
-use super::{BatchTarget, ChainLeaf, Does, Token};
+use super::{BatchTarget, ChainLeaf, LeafAction, Token};
 use crate::batch::slot_pool::{RowLease, TrimmedSize};
 use crate::flow::file_name::{file_name, index_line};
 use crate::flow::file_rows::end_file_row;
@@ -33,35 +33,35 @@ impl RowInHand<'_, '_> {
         self.leave_loading()?;
         let ChainLeaf { stage, reads, passthrough_columns, .. } = leaf;
         match &leaf.does {
-            Does::Batch { target, trims } => {
+            LeafAction::Batch { target, trims } => {
                 let size = trims.map(|read| {
-                    trimmed_size(read, scope).map_err(|refusal| self.fail_at(read, *stage, refusal))
+                    trimmed_size(read, scope).map_err(|item_error| self.fail_at(read, *stage, item_error))
                 });
                 let size = size.transpose()?;
                 self.batch((target, size), reads, passthrough_columns, token, share, scope)
             }
-            Does::Fold(fold) => {
+            LeafAction::Fold(fold) => {
                 let row = self.keep_all(reads, *stage, scope)?;
                 self.hand(share);
                 self.out.part(fold, fold.part(token, token.path(), share, Arrival::Row(row)));
                 Ok(())
             }
-            Does::Reduce(reduce) => {
+            LeafAction::Reduce(reduce) => {
                 self.chain.context.stats.stage(*stage).entered.add(1);
                 let row = begin_row(&mut self.out.text);
                 write_head(token, &mut self.out.text);
                 let contributed = self
                     .record(reads, token, scope, |item, row, out| reduce.contribute(item, row, out))
                     .and_then(|()| end_row(&mut self.out.text, row));
-                if let Err(refusal) = contributed {
-                    return Err(self.fail(*stage, refusal));
+                if let Err(item_error) = contributed {
+                    return Err(self.fail(*stage, item_error));
                 }
                 self.pass(*stage);
                 let bytes = row - HEAD..self.out.text.len();
                 self.records.push(RecordRange { to: RecordTo::Reduce(*stage), bytes, file: None });
                 Ok(())
             }
-            Does::Sink { sink, encoder } => {
+            LeafAction::Sink { sink, encoder } => {
                 let begin = self.out.text.len();
                 let plan = &self.chain.context.plan.sinks[sink.index()];
                 let file = plan.files.as_ref().map(|files| file_name(files, token)).transpose();
@@ -83,9 +83,9 @@ impl RowInHand<'_, '_> {
                         self.records.push(RecordRange { to: RecordTo::Sink(*sink), bytes, file });
                         Ok(())
                     }
-                    Err(refusal) => {
+                    Err(item_error) => {
                         first_items.fail(token.ticket.id());
-                        Err(self.fail(*stage, refusal))
+                        Err(self.fail(*stage, item_error))
                     }
                 }
             }
@@ -131,7 +131,7 @@ impl RowInHand<'_, '_> {
             OwnedValue::Missing(name) if is_needed(column) => Some(ItemError::missing(name)),
             _ => None,
         });
-        missing.map_or(Ok(()), |refusal| Err(self.fail(stage, refusal)))
+        missing.map_or(Ok(()), |item_error| Err(self.fail(stage, item_error)))
     }
 
     fn batch(
@@ -150,7 +150,7 @@ impl RowInHand<'_, '_> {
         let since = Instant::now();
         let room = target.carried.take(&carried);
         self.waited(since.elapsed());
-        let room = room.map_err(|refusal| self.fail(target.stage, refusal))?;
+        let room = room.map_err(|item_error| self.fail(target.stage, item_error))?;
         // None: as below.
         let Some(room) = room else { return Err(self.void()) };
         let open = self.lease.take();
@@ -169,9 +169,9 @@ impl RowInHand<'_, '_> {
         };
         // None: the pipeline is being torn down, and the item stays unfinished for the next run.
         let Some(mut lease) = lease else { return Err(self.void()) };
-        if let Err((read, refusal)) = write(reads, scope, &mut lease) {
+        if let Err((read, item_error)) = write(reads, scope, &mut lease) {
             drop(lease); // It becomes a hole.
-            return Err(self.fail_at(read, target.stage, refusal));
+            return Err(self.fail_at(read, target.stage, item_error));
         }
         if let Some(trace) = token.ticket.timeline() {
             trace.queued(target.stage, chain.context.clock.now());
@@ -194,7 +194,7 @@ impl RowInHand<'_, '_> {
             match self.keep(*read, scope) {
                 Ok(Some(value)) => row.push(value),
                 Ok(None) => return Err(self.void()),
-                Err(refusal) => return Err(self.fail_at(*read, reader, refusal)),
+                Err(item_error) => return Err(self.fail_at(*read, reader, item_error)),
             }
         }
         Ok(row)
@@ -243,8 +243,8 @@ impl RowInHand<'_, '_> {
     }
 
     /// A column could not be made: the stage that gives it is to blame, or else the one that reads it.
-    fn fail_at(&mut self, read: ColumnRef, reader: StageId, refusal: ItemError) -> RowEnded {
-        self.fail(read.from.stage().unwrap_or(reader), refusal)
+    fn fail_at(&mut self, read: ColumnRef, reader: StageId, item_error: ItemError) -> RowEnded {
+        self.fail(read.from.stage().unwrap_or(reader), item_error)
     }
 }
 
@@ -269,7 +269,7 @@ fn write(
             Value::Unwritten(tensor) if tensor.spec().dtype == dtype => tensor.write(lease.input_mut(input)),
             value => value.with_tensor(|view| view.write_as(dtype, lease.input_mut(input))),
         });
-        written.map_err(|refusal| (*read, refusal))?;
+        written.map_err(|item_error| (*read, item_error))?;
     }
     Ok(())
 }

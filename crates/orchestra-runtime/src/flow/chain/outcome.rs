@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::{FoldPart, FoldTarget, Ticket, Token};
 use crate::flow::fold_target::GatherParts;
-use crate::messages::{RecordTo, WholeItems};
+use crate::messages::{RecordTo, SingleRecordItems};
 
 #[derive(Default)]
 pub struct Outcome {
@@ -17,7 +17,7 @@ pub struct Outcome {
     pub done: Vec<ItemId>,
     pub text: Vec<u8>,
     /// `done` and `text`, packed by `Processor` for the ends of the pipeline.
-    pub whole: Option<WholeItems>,
+    pub whole: Option<SingleRecordItems>,
     pub(super) ends: Vec<(Ticket, End<RecordRange>)>,
     /// Rows that have failed since the last `send`.
     pub n_failed: usize,

@@ -8,7 +8,7 @@ use std::sync::{Arc, MutexGuard};
 use orchestra_core::collect::{Arrival, Part};
 use orchestra_core::data::{ItemError, KeptPicture, Value};
 use orchestra_core::lineage::Share;
-use orchestra_core::shapes::{Fan, Leaves, RowEnded, RowScope, too_many_parts};
+use orchestra_core::shapes::{FanOut, Leaves, RowEnded, RowScope, too_many_parts};
 use orchestra_core::{Failure, LeftOut, StageId};
 use orchestra_plan::{ColumnRef, Origin};
 use smallvec::SmallVec;
@@ -195,7 +195,7 @@ impl Leaves for RowInHand<'_, '_> {
 
     fn nothing(&mut self, at: usize) -> Result<(), ItemError> {
         let MapPlace { stage, map, leaves, folds, .. } = &self.chain.maps[at];
-        let of = (map.fan() == Fan::Parts).then_some(Part { index: 0, of: 0 });
+        let of = (map.fan() == FanOut::Parts).then_some(Part { index: 0, of: 0 });
         self.drop_at(leaves, folds, of)?;
         // It has not failed.
         self.pass(*stage);
@@ -209,9 +209,9 @@ impl Leaves for RowInHand<'_, '_> {
             self.leave_loading()?;
             let folds = chain.folds_of(at..at + 1, self.splits.len());
             let dropped = self.drop_at(&(at..at + 1), &folds, None);
-            return dropped.map_err(|refusal| self.fail(leaf.stage, refusal));
+            return dropped.map_err(|item_error| self.fail(leaf.stage, item_error));
         }
-        let share = self.share_of(&(at..at + 1)).map_err(|refusal| self.fail(leaf.stage, refusal))?;
+        let share = self.share_of(&(at..at + 1)).map_err(|item_error| self.fail(leaf.stage, item_error))?;
         let part = self.part.take();
         let token = part.as_ref().unwrap_or(self.token);
         let taken = catch_unwind(AssertUnwindSafe(|| self.take(leaf, token, share, scope)));
@@ -224,10 +224,10 @@ impl Leaves for RowInHand<'_, '_> {
         Ok(())
     }
 
-    fn fail(&mut self, stage: StageId, refusal: ItemError) -> RowEnded {
+    fn fail(&mut self, stage: StageId, item_error: ItemError) -> RowEnded {
         self.chain.context.stats.stage(stage).first_items.fail(self.token.ticket.id());
         self.failed_at.get_or_insert(stage);
-        self.failure.get_or_insert_with(|| self.chain.failure(stage, refusal.kind, refusal.error));
+        self.failure.get_or_insert_with(|| self.chain.failure(stage, item_error.kind, item_error.error));
         RowEnded
     }
 

@@ -13,7 +13,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::{timeout, timeout_at};
 
 use crate::child::spawn::ProcessLauncher;
-use crate::child::words::Said;
+use crate::child::words::StderrText;
 use crate::child::{Child, FrameSender};
 
 /// From SIGKILL until a process is left to itself: it hangs in the kernel, most likely in a file system.
@@ -58,8 +58,8 @@ impl LoaderChild {
         let (launched, socket) = launcher.launch_loader(region)?;
         let pid = launched.process.pid().unwrap_or_default();
         let (child, sender) = Child::new(launched, move |said| match said {
-            Said::Line(text) => tracing::info!(pid, stderr = %text, "loader says"),
-            Said::TooMuch(lines) => tracing::info!(pid, lines, "loader says more than is logged"),
+            StderrText::Line(text) => tracing::info!(pid, stderr = %text, "loader says"),
+            StderrText::TooMuch(lines) => tracing::info!(pid, lines, "loader says more than is logged"),
         });
         drop(entered);
         let (runtime, patience) = (Some(runtime), Duration::ZERO);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use orchestra_core::locked;
 
-use crate::flow::loader::AloneTurn;
+use crate::flow::loader::ExclusiveLoad;
 use crate::flow::loader::work::{LoaderTally, LoaderWork};
 use crate::flow::ticket::{Ticket, Tickets};
 use crate::messages::SourceMsg;
@@ -48,7 +48,7 @@ struct InboxState {
     /// Since when the last item taken from that block is in hand.
     at: Option<Instant>,
     asked: bool,
-    appetite: Appetite,
+    appetite: PrefetchSize,
     /// More are asked for when so few are left.
     ask_below: usize,
     /// What is done and not booked: here, and not in the thread, so that it is not lost with a thread that hangs.
@@ -63,24 +63,24 @@ struct InboxState {
     /// Meanwhile, or left by a thread that was given up: the items that no process has answered for.
     unanswered: VecDeque<Ticket>,
     /// The turn of an item that was loaded alone. It is kept here, so that it ends also where the loader thread hangs.
-    turn: Option<AloneTurn>,
+    turn: Option<ExclusiveLoad>,
 }
 
 /// How many items a thread asks for. What it was given is what a run that is interrupted has still to do, whether it waits for the models or
 /// for the disk; so that is some time's work, not some number of items.
 #[derive(Debug)]
-struct Appetite {
+struct PrefetchSize {
     items: u64,
     since: Option<Instant>,
 }
 
-impl Default for Appetite {
+impl Default for PrefetchSize {
     fn default() -> Self {
         Self { items: FIRST_BLOCK, since: None }
     }
 }
 
-impl Appetite {
+impl PrefetchSize {
     fn ask(&mut self, now: Instant) -> u64 {
         match self.since.replace(now).map(|since| now.saturating_duration_since(since)) {
             Some(took) if took < QUICK => self.items = (self.items * 2).min(LARGEST_BLOCK),
@@ -101,7 +101,7 @@ pub enum NextItem {
 
 /// What a thread does where no item waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoneThere {
+pub enum WhenEmpty {
     Wait,
     GoOn,
 }
@@ -148,7 +148,7 @@ impl Inbox {
 
     /// The next item, and when it was taken. `done` is what the thread did since the last call. Loader `me` asks for more before the last item
     /// is taken, so that the thread does not wait for the answer. For the thread only.
-    pub fn next(&self, done: LoaderTally, work: &LoaderWork, me: usize, none_there: NoneThere) -> NextItem {
+    pub fn next(&self, done: LoaderTally, work: &LoaderWork, me: usize, none_there: WhenEmpty) -> NextItem {
         let mut waited = false;
         let mut state = locked(&self.state);
         state.tally.add(done);
@@ -174,7 +174,7 @@ impl Inbox {
                 state.at = work.setup.is_none().then_some(now);
                 return NextItem::Item(ticket, now);
             }
-            if none_there == NoneThere::GoOn {
+            if none_there == WhenEmpty::GoOn {
                 return NextItem::None;
             }
             if !waited {
@@ -259,7 +259,7 @@ impl Inbox {
         item: &Ticket,
         now: Instant,
         unanswered: &mut VecDeque<Ticket>,
-        turn: Option<AloneTurn>,
+        turn: Option<ExclusiveLoad>,
     ) {
         let mut state = locked(&self.state);
         state.turn = turn;
@@ -290,7 +290,7 @@ mod tests {
     use orchestra_core::SourceId;
 
     use super::*;
-    use crate::flow::loader::AloneTurns;
+    use crate::flow::loader::ExclusiveLoads;
     use crate::flow::ticket::TicketsBuilder;
 
     #[test]
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn the_turn_of_an_item_that_is_alone_ends_with_its_row_and_with_a_thread_that_hangs() {
-        let turns = AloneTurns::default();
+        let turns = ExclusiveLoads::default();
         let mut items = TicketsBuilder::with_capacity(SourceId(0), 0, 1, false);
         items.add(0, "", b"");
         let item = items.build().next().unwrap();
@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn a_thread_asks_for_as_much_as_it_is_through_with_in_a_moment() {
         let mut now = Instant::now();
-        let mut appetite = Appetite::default();
+        let mut appetite = PrefetchSize::default();
         assert_eq!(appetite.ask(now), FIRST_BLOCK, "nothing is known of its pace");
         let mut asks = |per_item: Duration, times: usize| {
             let mut items = appetite.items;

@@ -9,8 +9,8 @@ use orchestra_core::data::ItemError;
 use orchestra_core::{FailureKind, WorkerExit};
 use orchestra_worker::exit_codes::EXIT_NO_MEMORY;
 
-use super::alone::AloneTurn;
 use super::child::LostLoader;
+use super::exclusive::ExclusiveLoad;
 use super::process::{LoadedItem, LoaderProcess};
 use super::setup::LoaderSetup;
 use super::work::took_too_long;
@@ -41,7 +41,7 @@ pub struct LoaderItems<'a> {
     /// So many of them, from the front, are given one at a time: a suspect, or those that a process had when it ran wild.
     one_by_one: usize,
     /// There while the suspect in front is to have what the shares of all other loaders leave of the memory.
-    turn: Option<AloneTurn>,
+    turn: Option<ExclusiveLoad>,
     /// How many places it may read.
     n_places: usize,
     /// What an item takes, as a moving mean.
@@ -53,7 +53,7 @@ pub struct LoaderItems<'a> {
 
 pub enum ItemOutcome {
     /// Where it was alone, with that turn: to be held until the row is taken on.
-    Loaded(Ticket, LoadedItem, Option<AloneTurn>),
+    Loaded(Ticket, LoadedItem, Option<ExclusiveLoad>),
     /// It fails, after so many tries.
     Failed(Ticket, ItemError, u32),
     /// No process can be started, for this reason.
@@ -183,7 +183,7 @@ impl<'a> LoaderItems<'a> {
         match (self.blame.died(&lost.exit, lost.no_memory(), index), suspect) {
             (LoaderDeathOutcome::Confirmed(kind, tries), Some(item)) => {
                 self.turn = None;
-                return Some(ItemOutcome::Failed(item, self.refusal(kind, &lost, tries), tries));
+                return Some(ItemOutcome::Failed(item, self.item_error(kind, &lost, tries), tries));
             }
             (LoaderDeathOutcome::GiveUp, _) => return Some(self.given_up(&lost)),
             (outcome, Some(item)) => {
@@ -202,7 +202,7 @@ impl<'a> LoaderItems<'a> {
     }
 
     /// `None`: the run is over. Meanwhile the share of this loader is free: it has no process.
-    fn wait_for_turn(&self) -> Option<AloneTurn> {
+    fn wait_for_turn(&self) -> Option<ExclusiveLoad> {
         loop {
             let turn = self.setup.alone.take();
             if turn.is_some() || self.inbox.is_closed() {
@@ -224,7 +224,7 @@ impl<'a> LoaderItems<'a> {
         ))
     }
 
-    fn refusal(&self, kind: FailureKind, lost: &LostLoader, tries: u32) -> ItemError {
+    fn item_error(&self, kind: FailureKind, lost: &LostLoader, tries: u32) -> ItemError {
         let error = match kind {
             FailureKind::Timeout => took_too_long(&self.setup.limits),
             FailureKind::OutOfMemory => format!(

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use orchestra_core::locked;
 
-use orchestra_core::shapes::Opens;
+use orchestra_core::shapes::FileAccess;
 use orchestra_store::ListingSpec;
 
 /// After so many places that items led to, the next one is a folder higher, and so on: the number of processes that end for want of a place is
@@ -17,7 +17,7 @@ const BEFORE_HIGHER: usize = 16;
 /// Places that processes may read, as they are known so far. It only grows.
 #[derive(Debug)]
 pub struct ReadablePlaces {
-    opens: Opens,
+    opens: FileAccess,
     /// How many of them the source names itself.
     n_named: usize,
     places: Mutex<Vec<PathBuf>>,
@@ -25,15 +25,15 @@ pub struct ReadablePlaces {
 
 impl ReadablePlaces {
     /// `named` are places beside those of the list.
-    pub fn new(opens: Opens, listing: &ListingSpec, named: &[PathBuf]) -> Self {
+    pub fn new(opens: FileAccess, listing: &ListingSpec, named: &[PathBuf]) -> Self {
         let folder_of = |root: PathBuf| match root.parent() {
             Some(folder) if !root.is_dir() => folder.to_owned(),
             _ => root,
         };
         let roots: Vec<PathBuf> = match opens {
-            Opens::Any => vec!["/".into()],
-            Opens::OfItems(_) => listing.roots(),
-            Opens::Beside(_) => listing.roots().into_iter().map(folder_of).collect(),
+            FileAccess::Any => vec!["/".into()],
+            FileAccess::OfItems(_) => listing.roots(),
+            FileAccess::Beside(_) => listing.roots().into_iter().map(folder_of).collect(),
         };
         let places: Vec<PathBuf> =
             roots.iter().chain(named).filter_map(|place| place.canonicalize().ok()).collect();
@@ -48,7 +48,7 @@ impl ReadablePlaces {
     /// Adds the place of an item that lies in none. Whether a process that starts now may read the item, and one with the first `known` places
     /// could not. What an item names decides, and nothing that a process says.
     pub fn add_for(&self, locator: &[u8], known: usize) -> bool {
-        let (Opens::OfItems(file_of) | Opens::Beside(file_of)) = self.opens else { return false };
+        let (FileAccess::OfItems(file_of) | FileAccess::Beside(file_of)) = self.opens else { return false };
         file_of(locator).is_some_and(|file| self.add_for_file(file, known))
     }
 
@@ -84,7 +84,7 @@ mod tests {
 
     fn of_named(folder: &Path) -> ReadablePlaces {
         let listing = ListingSpec::Paths { base: folder.to_owned(), patterns: vec!["named/*.png".into()] };
-        ReadablePlaces::new(Opens::OfItems(whole), &listing, &[])
+        ReadablePlaces::new(FileAccess::OfItems(whole), &listing, &[])
     }
 
     #[test]
@@ -101,9 +101,9 @@ mod tests {
         };
         for pattern in ["lists/a.jsonl", "lists/*.jsonl", "lists"] {
             let named = [at("pictures"), at("missing")];
-            let readable = ReadablePlaces::new(Opens::Beside(whole), &listing(pattern), &named);
+            let readable = ReadablePlaces::new(FileAccess::Beside(whole), &listing(pattern), &named);
             assert_eq!(*locked(&readable.places), [at("lists"), at("pictures")], "{pattern}");
-            let of_items = ReadablePlaces::new(Opens::OfItems(whole), &listing("lists/a.jsonl"), &[]);
+            let of_items = ReadablePlaces::new(FileAccess::OfItems(whole), &listing("lists/a.jsonl"), &[]);
             assert_eq!(*locked(&of_items.places), [at("lists/a.jsonl")], "no more than the file");
         }
     }

@@ -7,7 +7,7 @@ use orchestra_core::SourceId;
 use orchestra_plan::Limits;
 use orchestra_worker::loader::events::ChainSpec;
 
-use super::alone::AloneTurns;
+use super::exclusive::ExclusiveLoads;
 use super::readable_places::ReadablePlaces;
 use crate::account::stats::Stats;
 use crate::child::spawn::ProcessLauncher;
@@ -28,7 +28,7 @@ pub struct LoaderSetup {
     pub readable: ReadablePlaces,
     /// Bytes of memory, with its region, that a process gets for an item that does not fit into its share, one such item at a time.
     pub alone_bytes: u64,
-    pub alone: AloneTurns,
+    pub alone: ExclusiveLoads,
     pub limits: Limits,
     pub stats: Arc<Stats>,
     pub source: SourceId,

@@ -16,11 +16,11 @@ use rustix::thread::sched_setaffinity;
 
 use crate::child::spawn::cpu_set;
 use crate::flow::chain::Outcome;
-use crate::flow::loader::inbox::{Abandoned, Inbox, NextItem, NoneThere};
+use crate::flow::loader::inbox::{Abandoned, Inbox, NextItem, WhenEmpty};
 use crate::flow::loader::items::{ItemOutcome, LoaderItems};
 use crate::flow::loader::setup::LoaderSetup;
 use crate::flow::loader::work::{LoaderTally, LoaderWork, took_too_long};
-use crate::flow::loader::{AloneTurn, LoadedItem};
+use crate::flow::loader::{ExclusiveLoad, LoadedItem};
 use crate::flow::ticket::Ticket;
 use crate::flow::token::Token;
 use crate::messages::{PipelineMsg, SourceMsg};
@@ -37,10 +37,10 @@ pub fn start(work: &Arc<LoaderWork>, me: usize) -> io::Result<Arc<Inbox>> {
 fn start_with(work: &Arc<LoaderWork>, me: usize, inbox: Inbox) -> io::Result<Arc<Inbox>> {
     let inbox = Arc::new(inbox);
     let (work, theirs) = (Arc::clone(work), Arc::clone(&inbox));
-    let near = work.context.plan.loader_affinity.as_ref().map(|near| cpu_set(&near.cores));
+    let affinity = work.context.plan.loader_affinity.as_ref().map(|near| cpu_set(&near.cores));
     std::thread::Builder::new().name("loader".into()).spawn(move || {
         // Where the kernel refuses, it runs anywhere, which costs a little speed. Its processes are kept there, too.
-        if let Some(Err(error)) = near.map(|cores| sched_setaffinity(None, &cores)) {
+        if let Some(Err(error)) = affinity.map(|cores| sched_setaffinity(None, &cores)) {
             tracing::warn!(%error, "a loader cannot be kept near the devices");
         }
         let ran = catch_unwind(AssertUnwindSafe(|| match &work.setup {
@@ -82,15 +82,15 @@ pub fn replace_if_stuck(work: &Arc<LoaderWork>, me: usize, inbox: &mut Arc<Inbox
 
 impl LoaderWork {
     /// Fails an item that has come to no stage yet. Where its source is away, that is no fault of the item, which has no end then: the run has.
-    fn fail(&self, token: &Token, refusal: ItemError, attempts: u32, out: &mut Outcome) {
-        if refusal.kind == FailureKind::Unreachable {
+    fn fail(&self, token: &Token, item_error: ItemError, attempts: u32, out: &mut Outcome) {
+        if item_error.kind == FailureKind::Unreachable {
             let source = &self.context.plan.sources[self.source.index()].name;
-            let why = format!("the items of source `{source}` cannot be read now: {}", refusal.error);
+            let why = format!("the items of source `{source}` cannot be read now: {}", item_error.error);
             drop(self.pipeline.cast(PipelineMsg::SourceFailed(why)));
             return;
         }
         self.context.stats.stage(self.chain.first_stage()).entered.add(1);
-        self.chain.fail_in_front(token, refusal, attempts, out);
+        self.chain.fail_in_front(token, item_error, attempts, out);
     }
 
     /// Notes and sends what became of an item.
@@ -146,7 +146,7 @@ impl<'a> LocalThread<'a> {
     fn run(mut self, me: usize) {
         let mut tally = LoaderTally::default();
         while let NextItem::Item(ticket, started) =
-            self.inbox.next(std::mem::take(&mut tally), self.work, me, NoneThere::Wait)
+            self.inbox.next(std::mem::take(&mut tally), self.work, me, WhenEmpty::Wait)
         {
             tally = self.item(ticket, started);
         }
@@ -187,9 +187,9 @@ impl<'a> LocalThread<'a> {
                     None => self.fetch.with_row(&mut take),
                 }
             }
-            Err(refusal) => {
+            Err(item_error) => {
                 if in_hand.leaves_loading() {
-                    work.fail(&token, refusal, 1, &mut self.out);
+                    work.fail(&token, item_error, 1, &mut self.out);
                 }
             }
         }
@@ -232,7 +232,7 @@ impl<'a> ProcessThread<'a> {
         let mut tally = LoaderTally::default();
         loop {
             for _ in 0..self.items.wanted() {
-                let none_there = if self.items.is_empty() { NoneThere::Wait } else { NoneThere::GoOn };
+                let none_there = if self.items.is_empty() { WhenEmpty::Wait } else { WhenEmpty::GoOn };
                 match self.inbox.next(std::mem::take(&mut tally), self.work, me, none_there) {
                     NextItem::Item(item, _) if item.is_withdrawn() => tally.add(self.dropped(item)),
                     NextItem::Item(item, _) => self.items.push(item),
@@ -242,7 +242,7 @@ impl<'a> ProcessThread<'a> {
             }
             tally.add(match self.items.next() {
                 ItemOutcome::Loaded(item, loaded, turn) => self.loaded(item, loaded, turn),
-                ItemOutcome::Failed(item, refusal, tries) => self.failed(item, refusal, tries),
+                ItemOutcome::Failed(item, item_error, tries) => self.failed(item, item_error, tries),
                 ItemOutcome::GivenUp(why) => {
                     let source = &self.work.context.plan.sources[self.work.source.index()].name;
                     let why = format!("source `{source}`: {why}");
@@ -254,7 +254,7 @@ impl<'a> ProcessThread<'a> {
         }
     }
 
-    fn loaded(&mut self, item: Ticket, loaded: LoadedItem, turn: Option<AloneTurn>) -> LoaderTally {
+    fn loaded(&mut self, item: Ticket, loaded: LoadedItem, turn: Option<ExclusiveLoad>) -> LoaderTally {
         let (work, since) = (self.work, Instant::now());
         let token = Token::whole(item);
         let LoadedItem { answer, region, began, read, took, .. } = loaded;
@@ -265,10 +265,10 @@ impl<'a> ProcessThread<'a> {
         let sent = (&self.setup.rows, answer, &*region);
         let loaded = work.chain.loaded(runs, &token, sent, out, &mut in_hand);
         let read_after = loaded.is_ok().then_some(read);
-        if let Err(refusal) = loaded
+        if let Err(item_error) = loaded
             && in_hand.leaves_loading()
         {
-            work.fail(&token, refusal, 1, out);
+            work.fail(&token, item_error, 1, out);
         }
         in_hand.leaves_loading();
         drop(region);
@@ -283,10 +283,10 @@ impl<'a> ProcessThread<'a> {
         work.finish(&token, &mut self.runs, &mut self.out, &times)
     }
 
-    fn failed(&mut self, item: Ticket, refusal: ItemError, tries: u32) -> LoaderTally {
-        tracing::warn!(item = %item.name(), error = %refusal.error, "item given up");
+    fn failed(&mut self, item: Ticket, item_error: ItemError, tries: u32) -> LoaderTally {
+        tracing::warn!(item = %item.name(), error = %item_error.error, "item given up");
         let token = Token::whole(item);
-        self.work.fail(&token, refusal, tries, &mut self.out);
+        self.work.fail(&token, item_error, tries, &mut self.out);
         self.not_loaded(&token)
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use orchestra_core::SourceId;
 use orchestra_core::shapes::{Fetch, MapCount};
-use orchestra_core::slot_claims::ItemsThrough;
+use orchestra_core::slot_claims::ClaimedItems;
 use orchestra_plan::Limits;
 use ractor::ActorRef;
 use smallvec::SmallVec;
@@ -26,7 +26,7 @@ pub struct LoaderWork {
     /// What reads and decodes; `None`: the threads do.
     pub setup: Option<LoaderSetup>,
     /// Items that loaders are through with.
-    pub loaded: ItemsThrough,
+    pub loaded: ClaimedItems,
 }
 
 /// What a thread has done since it was last booked. Counters that all threads share cost each of them a trip to another core, so they

@@ -10,8 +10,8 @@ use opentelemetry_sdk::trace::{Span, SpanData, SpanProcessor};
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::{BatchId, DeviceId, ItemId, SourceId, StageId, WorkerExit, WorkerId};
 use orchestra_runtime::trace::{
-    BatchEnd, BatchNumber, BatchTrace, DoneRows, EndedItems, ItemEnd, ItemTrace, Loading, RunBegan, RunEnded,
-    RunTiming, Steps, Then, Ticket, Timeline, Token, WorkerTimes,
+    BatchEnd, BatchNumber, BatchTrace, DoneRows, EndedItems, FollowUp, ItemEnd, ItemTrace, Loading, RunBegan,
+    RunEnded, RunTiming, Steps, Ticket, Timeline, Token, WorkerTimes,
 };
 
 use super::super::assembly::{Assembly, ItemParents, batch_context};
@@ -157,7 +157,7 @@ impl Made {
 
 pub fn killed(next: u64) -> BatchEnd {
     let (exit, last_words) = (WorkerExit::Signal(9), "goodbye".to_owned());
-    BatchEnd::WorkerLost { exit, last_words, then: Then::Requeued(BatchId(next + 100)) }
+    BatchEnd::WorkerLost { exit, last_words, then: FollowUp::Requeued(BatchId(next + 100)) }
 }
 
 pub fn item(index: u64, batches: &[Arc<BatchTrace>], end: ItemEnd) -> ItemTrace {

@@ -12,8 +12,8 @@ use opentelemetry_sdk::trace::SpanData;
 use orchestra_core::tasks::{EndClass, MetricValues};
 use orchestra_core::{BatchId, DeviceId, Failure, FailureKind, SourceId, WorkerExit, WorkerId};
 use orchestra_runtime::trace::{
-    BatchEnd, BatchTrace, DeviceStep, DeviceTrace, ItemEnd, LoaderTrace, RunErrorKind, RunTiming, TaskTrace,
-    Then, TraceContext, WorkerStep, WorkerTimes, WorkerTrace,
+    BatchEnd, BatchTrace, DeviceStep, DeviceTrace, FollowUp, ItemEnd, LoaderTrace, RunErrorKind, RunTiming,
+    TaskTrace, TraceContext, WorkerStep, WorkerTimes, WorkerTrace,
 };
 use orchestra_store::{TaskEnded, TaskStarted};
 
@@ -290,7 +290,7 @@ fn what_is_open_when_nothing_more_is_told_is_closed_with_an_error() {
 fn a_device_that_ran_out_of_memory_is_told_with_what_followed() {
     let mut made = Made::with(None);
     let (kind, error) = (RunErrorKind::OutOfMemory, "no room".to_owned());
-    let end = BatchEnd::Fault { kind, error, then: Then::Split };
+    let end = BatchEnd::Fault { kind, error, then: FollowUp::Split };
     let batch = made.batch(0, 1, end);
     let batch = BatchTrace { ceiling: Some((4, 2)), items: 0, ..Arc::into_inner(batch).unwrap() };
     made.ended(&batch);

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use orchestra::{
-    DeviceKind, Earlier, Flow, Launched, Launcher, Plan, PlanOptions, Prepared, ProcessLauncher, Remains,
-    RenderStyle, RunHandle, RunOutcome, StartOptions, StartRunError, WorkerMemory,
+    DeviceKind, Earlier, Flow, Launched, Launcher, Plan, PlanOptions, Prepared, ProcessLauncher, RenderStyle,
+    RunHandle, RunObserver, RunOutcome, StartOptions, StartRunError, WorkerMemory,
 };
 use orchestra_core::DType;
 use orchestra_testkit::gate::Gate;
@@ -51,7 +51,7 @@ pub struct Workplace {
     dir: TempDir,
     workflow: String,
     /// Of every run that was started here.
-    runs: Mutex<Vec<Remains>>,
+    runs: Mutex<Vec<RunObserver>>,
 }
 
 impl Workplace {
@@ -253,12 +253,12 @@ impl Workplace {
 
     /// Makes a run part of the audit that was not started here.
     pub fn watch(&self, run: &RunHandle) {
-        self.runs.lock().unwrap().push(run.remains());
+        self.runs.lock().unwrap().push(run.observer());
     }
 
     /// Makes a flow part of the audit.
     pub fn watch_flow(&self, flow: &Flow) {
-        self.runs.lock().unwrap().push(flow.remains());
+        self.runs.lock().unwrap().push(flow.observer());
     }
 
     /// What is left of the runs that were started here: worker processes, actors and threads, batch slots that have not come home,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use orchestra::kind::{
-    ColumnType, Connect, DType, Draft, Emit, Fan, Fields, ItemError, Map, MapRun, Reported, Runs, Schema,
+    ColumnType, Connect, DType, Draft, Emit, FanOut, Fields, ItemError, Map, MapRun, Reported, Runs, Schema,
     StageConnected, StageContext, StageKind, TensorView, Value, fixed_tensor,
 };
 use orchestra_testkit::images::index_of_blocks;
@@ -20,7 +20,7 @@ pub struct TestStage {
     pub reads: fn(usize, &ColumnType) -> bool,
     /// The columns of its rows, of the first one that it reads.
     pub gives: fn(&ColumnType) -> Schema,
-    pub fan: Fan,
+    pub fan: FanOut,
     pub apply: Arc<Apply>,
 }
 
@@ -32,7 +32,7 @@ impl TestStage {
         gives: fn(&ColumnType) -> Schema,
         apply: impl Fn(&[Value<'_>], &mut dyn Emit) -> Result<(), ItemError> + Send + Sync + 'static,
     ) -> Self {
-        Self { name, reads, gives, fan: Fan::One, apply: Arc::new(apply) }
+        Self { name, reads, gives, fan: FanOut::One, apply: Arc::new(apply) }
     }
 }
 
@@ -73,7 +73,7 @@ impl Connect for TestStage {
 }
 
 impl Map for TestStage {
-    fn fan(&self) -> Fan {
+    fn fan(&self) -> FanOut {
         self.fan
     }
 
@@ -138,7 +138,7 @@ impl StageKind for Stage {
                 work(&numbers, &mut |row| emit_numbers(emit, row))
             })
         });
-        let fan = if parts.is_some() { Fan::Parts } else { Fan::One };
+        let fan = if parts.is_some() { FanOut::Parts } else { FanOut::One };
         TestStage { fan, ..stage }.read(fields)
     }
 }

@@ -137,7 +137,9 @@ fn what_is_no_number_or_missing_fails_the_row_that_does_not_ask_for_it() {
             let found = with_optional(row, text, |expression, row| expression.truth(row));
             match (&found, expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(*found, expected, "{text}"),
-                (Err(refusal), Err(why)) => assert!(refusal.error.contains(why), "{text}: {}", refusal.error),
+                (Err(item_error), Err(why)) => {
+                    assert!(item_error.error.contains(why), "{text}: {}", item_error.error)
+                }
                 _ => panic!("{text}: {found:?}, expected {expected:?}"),
             }
         }
@@ -154,7 +156,7 @@ fn made(schema: &Schema, row: &[Value<'_>], text: &str) -> Result<Made, String> 
         other => return Err(format!("{other:?}")),
     };
     let mut data = Vec::new();
-    tensor.append("y", row, &mut data).map_err(|refusal| refusal.error)?;
+    tensor.append("y", row, &mut data).map_err(|item_error| item_error.error)?;
     let elements = data.chunks_exact(tensor.dtype.size_bytes());
     let numbers = elements.map(|bytes| orchestra_core::Element::read(tensor.dtype, bytes).to_f64());
     Ok((tensor.dtype, tensor.shape, numbers.collect()))

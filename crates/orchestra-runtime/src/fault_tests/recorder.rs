@@ -8,13 +8,13 @@ use orchestra_core::BatchId;
 
 use super::account::Outcome;
 use crate::trace::{
-    BatchEnd, BatchNumber, BatchTrace, DeviceStep, DeviceTrace, DoneRows, RunBegan, RunTracer, Then, Tracer,
-    WorkerStep, WorkerTrace,
+    BatchEnd, BatchNumber, BatchTrace, DeviceStep, DeviceTrace, DoneRows, FollowUp, RunBegan, RunTracer,
+    Tracer, WorkerStep, WorkerTrace,
 };
 
 /// What one run told. Its clones are the same.
 #[derive(Debug, Clone, Default)]
-pub struct Told(Arc<Notes>);
+pub struct TelemetryRecorder(Arc<Notes>);
 
 #[derive(Debug, Default)]
 struct Notes {
@@ -24,7 +24,7 @@ struct Notes {
     devices: Mutex<Vec<DeviceTrace>>,
 }
 
-impl Tracer for Told {
+impl Tracer for TelemetryRecorder {
     fn begin(&self, _: RunBegan) -> Arc<dyn RunTracer> {
         Arc::clone(&self.0) as Arc<dyn RunTracer>
     }
@@ -48,7 +48,7 @@ impl RunTracer for Notes {
     }
 }
 
-impl Told {
+impl TelemetryRecorder {
     /// The batches, in the order in which they ended.
     pub fn batches(&self) -> Vec<Arc<BatchTrace>> {
         self.0.batches.lock().unwrap().clone()
@@ -81,8 +81,8 @@ pub fn is_exact(outcome: &Outcome) {
         outcome.check(times.is_sorted(), &format!("times go forward in {batch:?}"));
         let is_answered = matches!(batch.end, BatchEnd::Done | BatchEnd::Fault { .. });
         outcome.check(is_answered == ran.answered.is_some(), "what has an answer is told when it came");
-        if let BatchEnd::Fault { then: Then::Failed(_), .. }
-        | BatchEnd::WorkerLost { then: Then::Failed(_), .. } = &batch.end
+        if let BatchEnd::Fault { then: FollowUp::Failed(_), .. }
+        | BatchEnd::WorkerLost { then: FollowUp::Failed(_), .. } = &batch.end
         {
             outcome.check(batch.items == 1, "only one item at a time is failed");
         }

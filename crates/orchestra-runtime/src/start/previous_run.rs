@@ -52,7 +52,7 @@ pub enum FoundResults {
 }
 
 /// The run that is in the output folder, and what it would be if it began now.
-pub(super) struct Past {
+pub(super) struct PreviousRun {
     /// `None`: there is none.
     pub(super) identity: Option<RunIdentity>,
     now: RunIdentity,
@@ -60,7 +60,7 @@ pub(super) struct Past {
     pub(super) code: Option<i32>,
 }
 
-impl Past {
+impl PreviousRun {
     pub(super) fn of(
         plan: &Plan,
         folder: &mut OutputFolder,
