@@ -146,9 +146,10 @@ fn spoil(folder: &Path, input: &mut Unstructured<'_>) -> Result<bool> {
 
 /// Gives another name to the part file of an entry.
 fn rename(frame: &mut Vec<u8>, name: &str) {
-    if let Some(at) = frame.windows(6).position(|bytes| bytes == b"parts-") {
-        // The name follows its length.
-        frame.splice(at - 1..at + b"parts-00000.x".len(), [&[name.len() as u8], name.as_bytes()].concat());
+    const OLD: usize = b"parts-00000.x".len();
+    // The name follows its length. Bytes of the fuzzer may begin like one.
+    if let Some(at) = frame.windows(1 + OLD).position(|bytes| bytes[1..].starts_with(b"parts-")) {
+        frame.splice(at..=at + OLD, [&[name.len() as u8], name.as_bytes()].concat());
     }
 }
 
