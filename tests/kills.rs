@@ -63,12 +63,13 @@ struct Row {
 }
 
 #[rustfmt::skip]
-const TABLE: [Row; 11] = [
+const TABLE: [Row; 12] = [
     Row { shape: "plain",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "parts",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "joins",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "ordered", worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "reduce",  worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
+    Row { shape: "behind",  worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "files",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "loop",    worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "bucket",  worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
@@ -318,6 +319,11 @@ fn records_stay_in_order_whatever_dies() {
 #[test]
 fn results_of_a_whole_run_have_each_row_once_whatever_dies() {
     every_item_ends_once(&shapes::REDUCE);
+}
+
+#[test]
+fn stages_behind_a_reduce_work_on_each_of_its_rows_once_whatever_dies() {
+    every_item_ends_once(&shapes::BEHIND);
 }
 
 #[test]

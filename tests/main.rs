@@ -14,6 +14,7 @@ mod uml;
 
 mod after_sinks;
 mod bad_images;
+mod behind_reduce;
 mod bench;
 mod bombs;
 mod chaos;

@@ -28,6 +28,8 @@ pub struct Shape {
     pub source: &'static str,
     /// Rows that come to the gate for each item.
     pub rows: u64,
+    /// Items that stages make of so many.
+    pub made: fn(u64) -> u64,
     /// What sinks write into the output folder.
     pub results: &'static [&'static str],
     /// Writes the workflow and all that it reads; `false` where a tool is missing, and the test is skipped.
@@ -44,6 +46,7 @@ pub const PLAIN: Shape = Shape {
     name: "plain",
     source: "scans",
     rows: 1,
+    made: |_| 0,
     results: PLAIN_RESULTS,
     write: |place, n| blocks(place, n, "paths = [\"images\"]"),
     shows: |record, index| shown(&record["result"]["blocks"]) == Some(index),
@@ -138,6 +141,39 @@ pub const REDUCE: Shape = Shape {
         let every = place.lines("every.jsonl");
         let seen = every.iter().map(|record| shown(&record["result"]["blocks"]).unwrap());
         assert!(seen.eq(0..n), "rows in the order of their items");
+    },
+    ..PLAIN
+};
+
+/// What stages make of a sum of the run and of all of its rows, once these are there, and a sum of that.
+pub const BEHIND: Shape = Shape {
+    name: "behind",
+    // A row for each, and two totals.
+    made: |n| n + 2,
+    results: &["results.jsonl", "total.jsonl", "doubled.jsonl", "each.jsonl", "last.jsonl"],
+    write: |place, n| {
+        let stages = "[stages.total]\nkind = \"reduce\"\nfrom = \"read\"\nop = \"sum\"\n\
+             [stages.doubled]\nkind = \"select\"\nfrom = \"total\"\ncolumns = { first = \"sum[0] * 2\", rows = \"rows\" }\n\
+             [stages.every]\nkind = \"reduce\"\nfrom = \"read\"\nop = \"concat\"\n\
+             [stages.each]\nkind = \"select\"\nfrom = \"every\"\ncolumns = { first = \"blocks[0]\" }\n\
+             [stages.number]\nkind = \"reduce\"\nfrom = \"each\"\nop = \"count\"\n\
+             [stages.last]\nkind = \"select\"\nfrom = \"number\"\ncolumns = { rows = \"rows\" }\n\
+             [sinks.total]\nkind = \"jsonl\"\nfrom = \"total\"\n[sinks.doubled]\nkind = \"jsonl\"\nfrom = \"doubled\"\n\
+             [sinks.each]\nkind = \"jsonl\"\nfrom = \"each\"\n[sinks.last]\nkind = \"jsonl\"\nfrom = \"last\"\n";
+        PLAIN.write(place, n) && more(place, stages)
+    },
+    judge: |place, n| {
+        let [total] = place.lines("total.jsonl").try_into().unwrap();
+        let [doubled] = place.lines("doubled.jsonl").try_into().unwrap();
+        let first = numbers(&total["result"]["sum"])[0] as f64;
+        let result = &doubled["result"];
+        assert_eq!((result["first"].as_f64(), &result["rows"]), (Some(2.0 * first), &n.into()));
+        let each = place.lines("each.jsonl");
+        let firsts: Vec<f64> =
+            each.iter().map(|record| record["result"]["first"].as_f64().unwrap()).collect();
+        assert_eq!((firsts.len() as u64, firsts.iter().sum()), (n, first), "each row once");
+        let [last] = place.lines("last.jsonl").try_into().unwrap();
+        assert_eq!(last["result"]["rows"], n);
     },
     ..PLAIN
 };

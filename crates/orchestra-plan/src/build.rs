@@ -12,6 +12,7 @@ use crate::no_effect::NoEffect;
 use crate::pipelines::Pipelines;
 use crate::place::place;
 use crate::plan::{Plan, TaskPlan, TasksPlan};
+use crate::rules::behind_reduce;
 use crate::rules::read_outputs::keep_read_outputs;
 use crate::tasks::{self, Deferred, Instance};
 use crate::tree::Table;
@@ -101,6 +102,7 @@ fn plan_file(mut tree: Table, file: &Path, options: &PlanOptions, cx: &mut Cx<'_
     graph::resolve(&mut workflow, cx);
     connect::connect(&mut workflow, cx);
     requests::check(&workflow, cx);
+    behind_reduce::split(&mut workflow);
     keep_read_outputs(&mut workflow, cx);
     let devices = match &mut devices {
         Ok(devices) => place(&mut workflow, devices, tasks.as_ref().ok(), cx),

@@ -70,7 +70,9 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
 
 fn write_pipeline(out: &mut String, plan: &Plan, pipeline: &PipelinePlan) -> fmt::Result {
     let (name, window) = (&pipeline.name, plural(pipeline.window, "item"));
-    writeln!(out, "\npipeline `{name}`: at most {window} between source and sink")?;
+    let before: Vec<&str> = pipeline.after.iter().map(|id| &*plan.pipelines[id.index()].name).collect();
+    let after = if before.is_empty() { String::new() } else { format!(", after `{}`", before.join("`, `")) };
+    writeln!(out, "\npipeline `{name}`{after}: at most {window} between source and sink")?;
     write_limits(out, plan, pipeline)?;
     for id in &pipeline.sources {
         let source = &plan.sources[id.index()];
@@ -124,6 +126,7 @@ pub fn items_in_words(source: &SourcePlan) -> String {
         Some(KnownItems::All(n)) => format!("{}, each {each}", items(n)),
         Some(KnownItems::OfFirst(n)) => format!("{} in its first file, each {each}", items(n)),
         None if source.request.is_some() => format!("requests, each {each}"),
+        None if source.reduced.is_some() => format!("the rows of stage `{}`, each {each}", source.name),
         None => format!("each {each}"),
     }
 }

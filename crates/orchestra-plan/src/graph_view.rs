@@ -105,7 +105,11 @@ impl<'a> ViewBuilder<'a> {
         let mut nodes = Vec::new();
         for id in &pipeline.sources {
             let source = &plan.sources[id.index()];
-            nodes.push(node(NodeKind::Source, "source", &source.name, listing(&source.listing, folder)));
+            let details = match source.reduced {
+                Some(stage) => vec![format!("rows of {}", plan.stages[stage.index()].name)],
+                None => listing(&source.listing, folder),
+            };
+            nodes.push(node(NodeKind::Source, "source", &source.name, details));
         }
         for id in self.stages.clone() {
             let stage = self.stage_node(nodes.len(), &plan.stages[id.index()]);

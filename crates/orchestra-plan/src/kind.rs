@@ -243,7 +243,7 @@ pub enum Runs {
     Map(Arc<dyn Map>),
     /// Once all parts of a token are there.
     Fold(Arc<dyn Fold>),
-    /// Once all items of the run have ended; only sinks read what it gives.
+    /// Once all items of its pipeline have ended.
     Reduce(Arc<dyn Reduce>),
 }
 

@@ -110,7 +110,8 @@ impl SlotMemory {
     /// What the slots leave of the memory: a quarter for outputs of open shape and for values that are carried, a quarter at most for pictures that are carried, the same for each pipeline
     /// that carries some, and half at most for loaders.
     pub fn share_rest(&self, plan: &mut Plan) {
-        let pipelines = plan.pipelines.len().max(1) as u64;
+        let at_first = plan.pipelines.iter().filter(|pipeline| pipeline.after.is_empty());
+        let pipelines = at_first.count().max(1) as u64;
         let each = self.limit.map_or(CARRIED_BYTES, |limit| (limit / 4 / pipelines).min(CARRIED_BYTES));
         let carrying: Vec<PipelineId> = plan
             .stages

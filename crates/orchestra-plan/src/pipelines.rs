@@ -68,8 +68,12 @@ impl Pipelines {
                 cx.warning(raw.name.span, message).label("has no effect");
                 continue;
             }
+            // Only a stage that is connected shows that others read its rows as items.
+            if workflow.stages.iter().any(|stage| stage.name.value == *name && stage.connected.is_none()) {
+                continue;
+            }
             cx.error(raw.name.span, format!("there is no pipeline `{name}`"))
-                .label("a pipeline is called as its source")
+                .label("a pipeline is called as its source, or as the `reduce` that it reads")
                 .help(suggestion("pipelines", name, self.names.iter().map(String::as_str)));
         }
         if cx.diags.has_errors() { Err(Reported) } else { Ok(own) }
@@ -77,12 +81,14 @@ impl Pipelines {
 
     /// Puts them into a plan that has all else. Each source has an equal share of the loaders.
     pub fn put_into(&self, plan: &mut Plan, own: &[Option<&PipelineNode>], cx: &mut Cx<'_>) {
-        let loaders = plan.loader_threads.div_ceil(plan.sources.len().max(1)).max(1);
+        let n_listed = plan.sources.iter().filter(|source| source.reduced.is_none()).count();
+        let loaders = plan.loader_threads.div_ceil(n_listed.max(1)).max(1);
         let pipeline = |(name, own): (&String, &Option<&PipelineNode>)| PipelinePlan {
             name: name.clone(),
             sources: Vec::new(),
             stages: Vec::new(),
             sinks: Vec::new(),
+            after: Vec::new(),
             limits: match own {
                 Some(own) => own.limits.clone(),
                 None => Limits { max_failed: None, ..plan.limits.clone() },
@@ -94,7 +100,13 @@ impl Pipelines {
         };
         let mut pipelines: Vec<PipelinePlan> = self.names.iter().zip(own).map(pipeline).collect();
         for (id, source) in (0..).map(SourceId).zip(&plan.sources) {
-            pipelines[source.pipeline.index()].sources.push(id);
+            let pipeline = &mut pipelines[source.pipeline.index()];
+            pipeline.sources.push(id);
+            if let Some(stage) = source.reduced {
+                pipeline.after.push(plan.stages[stage.index()].pipeline);
+                // Its rows are few, and others have ended.
+                pipeline.loaders = 1;
+            }
         }
         for (id, stage) in (0..).map(StageId).zip(&plan.stages) {
             let pipeline = &mut pipelines[stage.pipeline.index()];

@@ -7,6 +7,7 @@ use orchestra_core::Code;
 use crate::cx::Cx;
 use crate::devices::{Device, Devices, check_tuning};
 use crate::plan::TasksPlan;
+use crate::rules::behind_reduce;
 use crate::worker_placement::{WorkerDemand, WorkerPlacement};
 use crate::workflow::Workflow;
 
@@ -18,6 +19,7 @@ pub(crate) fn place(
     cx: &mut Cx<'_>,
 ) -> Vec<Device> {
     let (mut table, mut demands, mut no_compiler) = (Vec::new(), Vec::new(), None);
+    let n_reduces = behind_reduce::n_before(workflow);
     // Several stages may run one model.
     let mut checked = HashSet::new();
     for (at, node) in workflow.stages.iter().enumerate() {
@@ -32,7 +34,8 @@ pub(crate) fn place(
             check_tuning(model, &own, devices.are_named, cx);
         }
         let own = own.into_iter().map(|device| index_of(&mut table, device)).collect();
-        demands.push(WorkerDemand { stage: &node.name.value, at, model, devices: own });
+        let (stage, n_reduces) = (&*node.name.value, n_reduces[at]);
+        demands.push(WorkerDemand { stage, at, n_reduces, model, devices: own });
     }
     if let Some(why) = no_compiler.filter(|_| devices.machine.is_some()) {
         cx.error(None, format!("CUDA kernels cannot be compiled: {why}")).unavailable();

@@ -245,6 +245,9 @@ pub struct SourcePlan {
     /// Makes items of files, where a file is not one item.
     #[serde(skip)]
     pub expand: Option<Arc<dyn Expand>>,
+    /// Its items are the rows of this stage, which reduces those of another pipeline: nothing is listed before that is complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reduced: Option<StageId>,
     /// Two items of a file may have the same name.
     #[serde(skip)]
     pub names_repeat: bool,
@@ -290,6 +293,9 @@ pub struct PipelinePlan {
     /// Its stages, each after what it reads from.
     pub stages: Vec<StageId>,
     pub sinks: Vec<SinkId>,
+    /// It starts when these are complete, whose stages make its items.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<PipelineId>,
     /// `[limits]` as `[pipelines.NAME]` changes it. Its `max_failed` counts the items of this pipeline, and stops it alone.
     pub limits: Limits,
     /// Processes that read the items of each of its sources.

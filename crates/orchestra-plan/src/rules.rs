@@ -1,5 +1,6 @@
-//! What is made better of a graph whose nodes fit: a rule each. None of them changes what comes out.
+//! What is made of a graph whose nodes fit: a rule each. None of them changes what comes out.
 
+pub(crate) mod behind_reduce;
 pub(crate) mod largest;
 pub(crate) mod passthrough;
 pub(crate) mod read_outputs;

@@ -65,6 +65,7 @@ pub(crate) fn connect(source: &SourceNode, limits: &Limits, cx: &mut Cx<'_>) -> 
         kind: kind.name().to_owned(),
         listing,
         expand: connected.expand,
+        reduced: None,
         names_repeat: connected.names_repeat,
         n_items: n_items.map(|n| if is_one { KnownItems::All(n) } else { KnownItems::OfFirst(n) }),
         request,

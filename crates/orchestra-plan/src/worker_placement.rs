@@ -23,6 +23,8 @@ pub(crate) struct WorkerDemand<'a> {
     pub stage: &'a str,
     /// Its place among the stages.
     pub at: usize,
+    /// That end before it starts: stages with fewer or more do not run beside it.
+    pub n_reduces: usize,
     pub model: &'a ModelNode,
     /// Places in the device table.
     pub devices: Vec<usize>,
@@ -73,10 +75,15 @@ fn on_cpu(
     cores: usize,
     reasons: &mut Vec<String>,
 ) -> Vec<WorkerPlan> {
-    let weights: Vec<u32> = stages.iter().map(|s| demands[*s].model.asked.priority()).collect();
+    let part = |stage: &usize| {
+        let beside = stages.iter().filter(|s| demands[**s].n_reduces == demands[*stage].n_reduces);
+        let weights: Vec<u32> = beside.clone().map(|s| demands[*s].model.asked.priority()).collect();
+        let parts = divide(cores, &weights);
+        beside.zip(parts).find(|(s, _)| *s == stage).map_or(1, |(_, part)| part)
+    };
     stages
         .iter()
-        .zip(divide(cores, &weights))
+        .map(|stage| (stage, part(stage)))
         .map(|(stage, part)| {
             let WorkerDemand { stage, model, .. } = &demands[*stage];
             let asked = model.asked.workers.as_ref().map(|w| w.value as usize);

@@ -30,7 +30,7 @@ use crate::keys::AskedWorkers;
 use crate::kind::{BatchDraft, Draft, ProgramDraft, SinkKind, SourceKind, StageKind, Writes};
 use crate::outputs::{ModelOutput, StageOutput, UnreadableOutput};
 use crate::plan::{
-    BatchPlan, ColumnRef, Limits, ModelPlan, Origin, SinkPlan, SourcePlan, StagePlan, TelemetryPlan,
+    BatchPlan, ColumnRef, Limits, ModelPlan, Origin, Shape, SinkPlan, SourcePlan, StagePlan, TelemetryPlan,
 };
 use crate::tree::Table;
 
@@ -239,6 +239,19 @@ impl StageNode {
 
     pub fn plan(&self) -> Option<&StagePlan> {
         Some(&self.connected.as_ref()?.plan)
+    }
+
+    /// The columns that its plan says it reads, each wherever it stands.
+    pub fn reads_mut(&mut self) -> impl Iterator<Item = &mut ColumnRef> {
+        self.connected.iter_mut().flat_map(
+            |Connected { plan: StagePlan { reads, runs, .. }, placed, .. }| {
+                let of_batch = match runs {
+                    Shape::Batch(batch) => &mut batch.passthrough_columns[..],
+                    Shape::Map(_) | Shape::Fold(_) => &mut [],
+                };
+                reads.iter_mut().chain(of_batch).chain(placed)
+            },
+        )
     }
 
     /// The plan of its batches, if it runs some.

@@ -73,6 +73,8 @@ pub enum PipelineEnd {
     Complete,
     /// It was asked to stop; what was in flight is committed.
     Stopped,
+    /// Its items are made by pipelines that did not come to their end.
+    NotStarted,
     /// As `Stopped`, since more of its items have failed than its own limit allows.
     TooManyFailed(LimitReached),
     /// No device is left for one of its stages.
@@ -96,6 +98,7 @@ impl fmt::Display for PipelineEnd {
         match self {
             PipelineEnd::Complete => f.write_str("complete"),
             PipelineEnd::Stopped => f.write_str("stopped"),
+            PipelineEnd::NotStarted => f.write_str("not started"),
             PipelineEnd::NoDevice(why)
             | PipelineEnd::Unusable(why)
             | PipelineEnd::Doubted(why)

@@ -5,6 +5,8 @@
 //! Running => Stopping => (all pipelines over, and their last records written) => DevicesEnding => Closing => over
 //! ```
 
+mod pipelines;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +22,9 @@ use crate::context::RunContext;
 use crate::fleet::device_manager::DeviceManager;
 use crate::flow::endpoints::Endpoints;
 use crate::messages::{DeviceMsg, LimitReached, PipelineEnd, PipelineMsg, RootMsg, Stopped};
-use crate::pipeline::{Pipeline, PipelineArgs};
 use crate::tasks::actor::{Tasks, TasksActorArgs, TasksEnd, TasksMsg, TasksProblem};
 use crate::tasks::earlier::KnownTasks;
 use crate::tasks::part_schedule;
-
-const MOST_REBUILDS: u32 = 3;
 
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -61,6 +60,7 @@ pub struct RootState {
     /// `None` where there are none.
     tasks: Option<ActorRef<TasksMsg>>,
     tasks_end: Option<TasksEnd>,
+    /// Those that have been started.
     pipelines: BTreeMap<PipelineId, ActorRef<PipelineMsg>>,
     /// Those whose items all have an end, while the last records are written.
     writing: BTreeSet<PipelineId>,
@@ -129,13 +129,7 @@ impl Actor for Orchestra {
             }
             _ => state.tasks_end = Some(TasksEnd::default()),
         }
-        let n_pipelines = match state.context.options.tasks_only {
-            true => 0,
-            false => state.context.plan.pipelines.len(),
-        };
-        for i in 0..n_pipelines {
-            state.start_pipeline(&me, PipelineId(i as u16)).await?;
-        }
+        state.start_pipelines(&me).await?;
         Ok(state)
     }
 
@@ -193,6 +187,7 @@ impl Actor for Orchestra {
                 return Ok(());
             }
         }
+        state.start_pipelines(&me).await?;
         state.close_when_everything_ended(&me);
         Ok(())
     }
@@ -207,6 +202,7 @@ impl Actor for Orchestra {
         if let SupervisionEvent::ActorFailed(who, error) = event {
             tracing::error!(%error, "an actor failed; this is a bug");
             state.actor_failed(who.get_id(), &error.to_string());
+            state.start_pipelines(&me).await?;
             state.close_when_everything_ended(&me);
         }
         Ok(())
@@ -273,79 +269,6 @@ impl RootState {
         self.tell_tasks(TasksMsg::Abort);
     }
 
-    async fn start_pipeline(
-        &mut self,
-        me: &ActorRef<RootMsg>,
-        id: PipelineId,
-    ) -> Result<(), ActorProcessingErr> {
-        let args = PipelineArgs {
-            context: Arc::clone(&self.context),
-            pipeline: id,
-            endpoints: Arc::clone(&self.endpoints),
-            devices: self.devices.clone(),
-            root: me.clone(),
-        };
-        let (pipeline, _) = Actor::spawn_linked(None, Pipeline, args, me.get_cell()).await?;
-        self.pipelines.insert(id, pipeline);
-        Ok(())
-    }
-
-    /// A pipeline that fell over a bug of ours is built anew from the journal, a few times: what was in flight is done again, what is
-    /// committed is not.
-    fn pipeline_ended(&mut self, me: &ActorRef<RootMsg>, pipeline: PipelineId, end: PipelineEnd) {
-        let rebuilds = self.rebuilds.entry(pipeline).or_default();
-        if matches!(end, PipelineEnd::Bug(_)) && !self.stopping && *rebuilds < MOST_REBUILDS {
-            *rebuilds += 1;
-            let me = me.clone();
-            self.endpoints.recall(pipeline, Box::new(move || drop(me.cast(RootMsg::Rebuild(pipeline)))));
-            return;
-        }
-        if end != PipelineEnd::Complete {
-            self.record_end(pipeline, end);
-            return;
-        }
-        // Commands that come after its sinks find all records there, those of its end included.
-        self.writing.insert(pipeline);
-        self.end_devices_without_pipelines();
-        let me = me.clone();
-        let written = move |written| {
-            drop(me.cast(RootMsg::PipelineWritten(pipeline, written))); // A root that is gone has ended.
-        };
-        self.endpoints.complete(pipeline, Box::new(written));
-    }
-
-    async fn rebuild(
-        &mut self,
-        me: &ActorRef<RootMsg>,
-        pipeline: PipelineId,
-    ) -> Result<(), ActorProcessingErr> {
-        self.context.stats.fell_over(pipeline);
-        if self.stopping {
-            self.record_end(pipeline, PipelineEnd::Stopped);
-            return Ok(());
-        }
-        tracing::warn!(pipeline = %self.context.plan.pipelines[pipeline.index()].name, "pipeline is built anew");
-        self.start_pipeline(me, pipeline).await
-    }
-
-    fn record_end(&mut self, pipeline: PipelineId, mut end: PipelineEnd) {
-        if end == PipelineEnd::Stopped
-            && let Some(reached) = self.over_their_limits.get(&pipeline)
-        {
-            end = PipelineEnd::TooManyFailed(reached.clone());
-        }
-        if end == PipelineEnd::Stopped
-            && let Some(bug) = &self.bug
-        {
-            end = bug.clone();
-        }
-        self.context.stats.pipelines_ended.set_time(self.context.clock.now());
-        self.endpoints.over(pipeline, &end);
-        self.tell_tasks(TasksMsg::PipelineEnded(pipeline, end.clone()));
-        self.ended.entry(pipeline).or_insert(end);
-        self.end_devices_without_pipelines();
-    }
-
     /// Commands may have a device for themselves once all pipelines that use it have ended.
     fn end_devices_without_pipelines(&mut self) {
         if self.aborted {
@@ -353,8 +276,8 @@ impl RootState {
         }
         let plan = &self.context.plan;
         let is_running = |id: &&PipelineId| !self.ended.contains_key(id) && !self.writing.contains(id);
-        let running = self.pipelines.keys().filter(is_running);
-        let stages = running.flat_map(|id| &plan.pipelines[id.index()].stages);
+        let running: Vec<PipelineId> = self.all_pipelines().filter(|id| is_running(&id)).collect();
+        let stages = running.iter().flat_map(|id| &plan.pipelines[id.index()].stages);
         let batches = stages.filter_map(|stage| plan.stages[stage.index()].batch());
         let used: BTreeSet<DeviceId> =
             batches.flat_map(|batch| &batch.workers).map(|workers| workers.device).collect();
@@ -408,7 +331,7 @@ impl RootState {
     }
 
     fn close_when_everything_ended(&mut self, me: &ActorRef<RootMsg>) {
-        let ended = self.ended.len() == self.pipelines.len()
+        let ended = self.ended.len() == self.all_pipelines().count()
             && self.devices_left.is_empty()
             && self.tasks_end.is_some();
         if !ended || self.closing {

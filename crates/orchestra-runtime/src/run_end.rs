@@ -137,7 +137,8 @@ pub fn judge(ending: &RunEnding, failed: u64) -> (i32, Vec<String>) {
 /// How bad its end is, the exit code of that, and why; `None` where it is complete.
 fn judge_pipeline(end: &PipelineEnd, limit: Option<&LimitReached>) -> Option<(u8, i32, String)> {
     Some(match (end, limit) {
-        (PipelineEnd::Complete, _) => return None,
+        // Those before it say why.
+        (PipelineEnd::Complete | PipelineEnd::NotStarted, _) => return None,
         (PipelineEnd::Stopped, Some(reached)) | (PipelineEnd::TooManyFailed(reached), _) => {
             (1, 65, reached.why.clone())
         }

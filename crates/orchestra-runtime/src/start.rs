@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use orchestra_core::{PipelineId, SourceId};
-use orchestra_plan::Plan;
+use orchestra_plan::{Plan, SourcePlan};
 use orchestra_store::{Counts, Extent, Journal, RunIdentity};
 use ractor::{Actor, ActorRef};
 use tokio::sync::{oneshot, watch};
@@ -89,9 +89,13 @@ impl Prepared {
             .filter(|_| tasks.into_iter().all(|task| task.is_done))
     }
 
-    /// How many items the sources name.
+    /// How many items the sources name; without those that stages have yet to make.
     pub fn extent(&self) -> Extent {
-        self.listings.iter().map(|l| l.catalog.growth().extent()).sum()
+        let extent = |(source, listing): (&SourcePlan, &Listing)| {
+            let extent = listing.catalog.growth().extent();
+            if source.reduced.is_some() { Extent::Known(extent.listed()) } else { extent }
+        };
+        self.plan.sources.iter().zip(&self.listings).map(extent).sum()
     }
 
     /// The tasks as earlier starts have left them.

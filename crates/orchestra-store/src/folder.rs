@@ -28,7 +28,7 @@ const TASKS: &str = "tasks";
 /// In the private folder, besides the lock and the journal: files by their names, files by the beginnings of their names, and folders. Of the
 /// store, of the runtime, and of the command (`command.json`).
 const FILES: [&str; 6] = ["tasks", "commands", "keepers", "doubt", "command.json", "history.jsonl"];
-const FILES_BY_PREFIX: [&str; 4] = ["items-", "rows-", "fold-", "state-"];
+const FILES_BY_PREFIX: [&str; 5] = ["items-", "rows-", "fold-", "state-", "made-"];
 const FOLDERS: [&str; 1] = ["best"];
 
 /// What an earlier run left in the folder.

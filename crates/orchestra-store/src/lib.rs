@@ -70,9 +70,9 @@ mod task_journal;
 pub use atomic::write_atomic;
 pub use catalog::{
     Catalog, Expand, Extension, Extent, FileKinds, Found, Growth, INDEX, ItemEntry, ListError, ListingReader,
-    ListingSpec, ListingSummary, MANIFEST, Object, ObjectPage, ObjectStore, Objects, PassedOver,
-    PassedOverCounts, PushFound, SourceStore, StoreTrouble, escape, extend_listing, first_item, is_hidden,
-    is_hidden_part, is_url, one_by_one, relist, write_items, write_listing,
+    ListingSpec, ListingSummary, MANIFEST, MadeRows, Object, ObjectPage, ObjectStore, Objects, PassedOver,
+    PassedOverCounts, PushFound, SourceStore, StoreTrouble, append_row, escape, extend_listing, first_item,
+    is_hidden, is_hidden_part, is_url, one_by_one, relist, write_items, write_listing,
 };
 pub use folder::{
     DiscardError, Discarded, FAILURE_RECORDS, FolderState, OutputFolder, RUN_SUMMARY, only_files,

@@ -105,7 +105,7 @@ pub fn output_folder(out: &Path, results: &[&str]) -> Vec<String> {
     const PRIVATE: [&str; 6] = ["history.jsonl", "journal", "lock", "command.json", "tasks", "keepers"];
     let is_private = |name: &str| {
         let is_list = name.starts_with("items-") && !name.ends_with(".next") && !name.ends_with(".new");
-        let is_of_rows = ["rows-", "fold-", "state-"].iter().any(|prefix| name.starts_with(prefix));
+        let is_of_rows = ["rows-", "fold-", "state-", "made-"].iter().any(|prefix| name.starts_with(prefix));
         is_list || is_of_rows || PRIVATE.contains(&name)
     };
     let mut left = Vec::new();
@@ -150,7 +150,7 @@ mod tests {
             fs::create_dir(out.join(folder)).unwrap();
         }
         let known = ["results.jsonl", "failures.jsonl", "run.json", "logs/run.log"];
-        let private = ["journal", "lock", "items-scans", "rows-all", "fold-total", "state-total.0"];
+        let private = ["journal", "lock", "items-scans", "rows-all", "fold-total", "made-total"];
         let private = private.map(|name| format!(".orchestra/{name}"));
         for name in known.into_iter().chain(private.iter().map(String::as_str)) {
             fs::write(out.join(name), "all is well\n").unwrap();

@@ -45,7 +45,7 @@ pub fn recording(plan: &Plan) -> (Plan, Vec<(StageId, Arc<ReadyRows>)>) {
 pub fn loading(plan: &Plan) -> Plan {
     let is_batch =
         |origin: &Origin| origin.stage().is_some_and(|stage| plan.stages[stage.index()].batch().is_some());
-    let is_first = |from: &[Origin]| !from.iter().any(|from| plan.ancestors(*from).iter().any(is_batch));
+    let is_first = |from: &[Origin]| !from.iter().any(|from| all_before(plan, *from).iter().any(is_batch));
     let batches = plan.batch_stages().filter(|(id, _)| is_first(&plan.stages[id.index()].from));
     let rows = Arc::new(ReadyRows::default());
     let batches = batches.map(|(id, _)| sink_before(plan, id, &rows));
@@ -74,6 +74,7 @@ pub fn alone(plan: &Plan, id: StageId, rows: &Arc<ReadyRows>) -> Plan {
         listing: ListingSpec::Generated,
         request: None,
         expand: None,
+        reduced: None,
         names_repeat: false,
         n_items: None,
         gives: Schema(gives.collect()),
@@ -95,6 +96,7 @@ pub fn alone(plan: &Plan, id: StageId, rows: &Arc<ReadyRows>) -> Plan {
         sources: vec![SourceId(0)],
         stages: vec![id],
         sinks: vec![SinkId(0)],
+        after: Vec::new(),
         linear: Some(SinkId(0)),
         carried_bytes: 0,
         ..pipeline.clone()
@@ -122,10 +124,23 @@ pub fn over(plan: &Plan, n: u64) -> Plan {
     plan
 }
 
+/// Everything that `from` is made of, also before the stages that make the items of its source.
+fn all_before(plan: &Plan, from: Origin) -> BTreeSet<Origin> {
+    let mut all = plan.ancestors(from);
+    let source = |origin: &Origin| match origin {
+        Origin::Source(source) => plan.sources[source.index()].reduced,
+        Origin::Stage(_) => None,
+    };
+    for stage in all.iter().filter_map(source).collect::<Vec<_>>() {
+        all.extend(all_before(plan, Origin::Stage(stage)));
+    }
+    all
+}
+
 /// Only what the sinks are made of. Ids stay as they are: what is left out stays in its table as a stage that nothing reads.
 fn cut(plan: &Plan, sinks: Vec<SinkPlan>) -> Plan {
     let from = sinks.iter().flat_map(|sink| &sink.from);
-    let kept: BTreeSet<Origin> = from.flat_map(|from| plan.ancestors(*from)).collect();
+    let kept: BTreeSet<Origin> = from.flat_map(|from| all_before(plan, *from)).collect();
     let mut cut = Plan { sinks, ..plan.clone() };
     for (id, stage) in (0..).map(StageId).zip(&mut cut.stages) {
         if !kept.contains(&Origin::Stage(id)) {

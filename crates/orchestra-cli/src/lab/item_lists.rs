@@ -36,7 +36,9 @@ impl ItemLists {
             let items = listed.map_err(not_listed(&source.name))?.count;
             Ok(ListedSource { name: source.name.clone(), path, items })
         };
-        let sources = plan.sources.iter().enumerate().map(list).collect::<Result<Vec<_>, Failed>>()?;
+        // Rows that stages make are there once these have run.
+        let sources = plan.sources.iter().filter(|source| source.reduced.is_none()).enumerate();
+        let sources = sources.map(list).collect::<Result<Vec<_>, Failed>>()?;
         let item_lists = Self { sources };
         match item_lists.total() {
             0 => {

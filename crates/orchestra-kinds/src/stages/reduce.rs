@@ -69,7 +69,7 @@ choices! {
 
 impl TypedStage for ReduceStage {
     const NAME: &'static str = "reduce";
-    const ABOUT: &'static str = "Makes one row of the rows of all items, once all have ended; only sinks read it. Columns: the result, called as `op`, then `rows` and \
+    const ABOUT: &'static str = "Makes one row of the rows of all items, once all have ended. Columns: the result, called as `op`, then `rows` and \
          `items`, how many are in it; items that failed are not. Sums and means are exact and rounded once, to f64, or to i64 for a sum of integers, so \
          neither the order of the items nor a restart changes a bit; the least and the largest of integers are i64, too. An item with NaN fails, and for \
          sum and mean one with an infinity. `histogram` is i64, with `outside`: how many were below its range, and above it. In records, \

@@ -348,17 +348,14 @@ impl<'a> Wiring<'a, '_> {
         let give = ty.tensor().ok_or(Reported)?;
         let giver = self.workflow.name_of(link.target);
         let stage = link.stage().map(|stage| &self.workflow.stages[stage]);
-        if stage.and_then(StageNode::plan).is_some_and(|plan| plan.reduce().is_some()) {
-            return self.cx
-                .error(link.span, format!("stage `{giver}` gives its rows when all items have ended, so only sinks can read it"))
-                .help("write them by a sink, and read its file in a workflow of its own; a task may run that: command = [\"orchestra\", \"run\", \"next.toml\"], after = [\"sinks.NAME\"]")
-                .fail();
-        }
         if give.fixed_row().is_none() {
             let output = &give.name;
             let message =
                 format!("output `{output}` of stage `{giver}` has no fixed shape, so it cannot be fed on");
-            let help = "export the model with fixed dimensions other than the batch";
+            let help = match stage.and_then(StageNode::batch) {
+                Some(_) => "export the model with fixed dimensions other than the batch",
+                None => "a function in Python takes tensors of any shape",
+            };
             return self
                 .cx
                 .error(link.span, message)

@@ -62,7 +62,7 @@ pub enum FoldPlan {
         #[serde(rename = "inputs")]
         ways: Vec<JoinWay>,
     },
-    /// The rows of all items of the run. Only sinks read what it gives, once all items have ended.
+    /// The rows of all items of its pipeline. What it gives is there once all of these have ended.
     #[serde(rename = "run")]
     Reduce(#[serde(skip)] Arc<dyn Reduce>),
 }

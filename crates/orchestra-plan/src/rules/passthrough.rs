@@ -114,7 +114,7 @@ impl Consumer<'_> {
 
 /// Finds the rows that reach a reader, and has all that it reads carried there.
 fn reach(plan: &mut Plan, reader: &Consumer<'_>, cx: &mut Cx<'_>) -> Result<Origin, Reported> {
-    only_sinks_read_reduced(plan, reader, cx)?;
+    reduced_is_read_alone(plan, reader, cx)?;
     let ways = ways(plan, &reader.from);
     for way in &ways {
         one_fan_at_a_time(plan, reader, way, cx)?;
@@ -129,18 +129,18 @@ fn reach(plan: &mut Plan, reader: &Consumer<'_>, cx: &mut Cx<'_>) -> Result<Orig
     Ok(home)
 }
 
-/// What is reduced is there when the items are gone, so it goes to sinks and with no other rows.
-fn only_sinks_read_reduced(plan: &Plan, reader: &Consumer<'_>, cx: &mut Cx<'_>) -> Result<(), Reported> {
+/// What is reduced is there when the items are gone, so no other rows go to the same sink.
+fn reduced_is_read_alone(plan: &Plan, reader: &Consumer<'_>, cx: &mut Cx<'_>) -> Result<(), Reported> {
     let is_reduced =
         |origin: &Origin| origin.stage().is_some_and(|stage| plan.stages[stage.index()].reduce().is_some());
     let Some(&reduced) = reader.from.iter().find(|from| is_reduced(from)) else { return Ok(()) };
+    if let (None, [_]) = (reader.stage, &reader.from[..]) {
+        return Ok(());
+    }
     let (what, name) = (&reader.what, plan.name_of(reduced));
-    let help = match (reader.stage, &reader.from[..]) {
-        (None, [_]) => return Ok(()),
-        (None, _) => "its rows belong to no item: give it a sink of its own",
-        (Some(_), _) => "only sinks do: what is reduced is there when all items have ended",
-    };
-    cx.error(reader.span_of(&[reduced]), format!("{what} cannot read from `{name}`")).help(help).fail()
+    cx.error(reader.span_of(&[reduced]), format!("{what} cannot read from `{name}`"))
+        .help("its rows belong to no item: give it a sink of its own")
+        .fail()
 }
 
 /// Inputs that are read of one row.
@@ -222,6 +222,55 @@ fn enclosing_splits(plan: &Plan, home: Origin, from: &[Origin]) -> Vec<StageId> 
     splits.max_by_key(|splits| splits.len()).cloned().unwrap_or_default()
 }
 
+/// The sources whose items come by a way.
+fn sources(plan: &Plan, way: &InputWay) -> BTreeSet<Origin> {
+    let mut all = plan.ancestors(way.from[0]);
+    all.retain(|origin| origin.stage().is_none());
+    all
+}
+
+/// The pipeline whose end makes the items of a source, if one does.
+fn made_by(plan: &Plan, from: Origin) -> Option<&str> {
+    let Origin::Source(source) = from else { return None };
+    let stage = plan.sources[source.index()].reduced?;
+    let before = plan.stages[stage.index()].pipeline;
+    Some(&plan.pipelines[before.index()].name)
+}
+
+/// Reports two ways of other items, or of other parts.
+fn do_not_belong_together<T>(
+    plan: &Plan,
+    reader: &Consumer<'_>,
+    first: &InputWay,
+    other: &InputWay,
+    cx: &mut Cx<'_>,
+) -> Result<T, Reported> {
+    let names = |origins: &[Origin]| list(origins.iter().map(|from| plan.name_of(*from)));
+    let before = |way: &InputWay| sources(plan, way).into_iter().find_map(|from| made_by(plan, from));
+    let of = |way: &InputWay| match enclosing_splits(plan, way.home, &way.from).last() {
+        Some(split) => format!("parts that `{}` makes", plan.stages[split.index()].name),
+        None => match before(way) {
+            Some(before) => format!("made when all items of `{before}` have ended"),
+            None => format!("items of {}", names(&sources(plan, way).into_iter().collect::<Vec<_>>())),
+        },
+    };
+    let (a, b) = (names(&first.from), names(&other.from));
+    let is_made = before(first).or(before(other)).is_some();
+    let help = match (is_made, sources(plan, first) == sources(plan, other)) {
+        (true, _) => {
+            "a second pass is a file of its own, run by a task: command = [\"orchestra\", \"run\", \"second.toml\"], after = [\"sinks.NAME\"]"
+        }
+        (false, true) => "what is read together is made of the same items, or of the same parts",
+        (false, false) => {
+            "what is read together is made of the same items, or of the same parts; a task joins two tables by a key: command = \"join --header -t, a.csv b.csv > {output}/rows.csv\""
+        }
+    };
+    cx.error(reader.span_of(&other.from), format!("the inputs of {} do not belong together", reader.what))
+        .label(format!("rows of {a} are {}, and rows of {b} are {}", of(first), of(other)))
+        .help(help)
+        .fail()
+}
+
 /// The stage that waits for the rows of one token by all of these ways; one that does so already, or a new one.
 fn join(
     plan: &mut Plan,
@@ -229,29 +278,13 @@ fn join(
     ways: &[InputWay],
     cx: &mut Cx<'_>,
 ) -> Result<Origin, Reported> {
-    let sources = |way: &InputWay| {
-        let mut all = plan.ancestors(way.from[0]);
-        all.retain(|origin| origin.stage().is_none());
-        all
-    };
-    let names = |origins: &[Origin]| list(origins.iter().map(|from| plan.name_of(*from)));
-    let of = |way: &InputWay| match enclosing_splits(plan, way.home, &way.from).last() {
-        Some(split) => format!("parts that `{}` makes", plan.stages[split.index()].name),
-        None => format!("items of {}", names(&sources(way).into_iter().collect::<Vec<_>>())),
-    };
     let [first, rest @ ..] = ways else { return Err(Reported) };
     let apart = |way: &&InputWay| {
-        sources(way) != sources(first)
+        sources(plan, way) != sources(plan, first)
             || enclosing_splits(plan, way.home, &way.from) != enclosing_splits(plan, first.home, &first.from)
     };
     if let Some(other) = rest.iter().find(apart) {
-        let (a, b) = (names(&first.from), names(&other.from));
-        let message = format!("the inputs of {} do not belong together", reader.what);
-        return cx
-            .error(reader.span_of(&other.from), message)
-            .label(format!("rows of {a} are {}, and rows of {b} are {}", of(first), of(other)))
-            .help("what is read together is made of the same items, or of the same parts")
-            .fail();
+        return do_not_belong_together(plan, reader, first, other, cx);
     }
     let is_same = |stage: &StagePlan| match &stage.runs {
         Shape::Fold(FoldPlan::Join { ways: known }) => {

@@ -7,7 +7,7 @@ use crate::cx::Cx;
 use crate::diagnostics::Span;
 use crate::outputs::{RowStanding, StageOutput};
 use crate::plan::{ColumnRef, Origin};
-use crate::workflow::Workflow;
+use crate::workflow::{StageNode, Workflow};
 
 /// Each stage with a model file keeps the outputs that are read; an unused one all of them.
 pub(crate) fn keep_read_outputs(workflow: &mut Workflow, cx: &mut Cx<'_>) {
@@ -72,8 +72,7 @@ fn drop_others(workflow: &mut Workflow, stage: usize, kept: &[bool]) {
 }
 
 fn reads_mut(workflow: &mut Workflow) -> impl Iterator<Item = &mut ColumnRef> {
-    let stages = workflow.stages.iter_mut().filter_map(|stage| stage.connected.as_mut());
-    let of_stages = stages.flat_map(|stage| stage.plan.reads.iter_mut().chain(&mut stage.placed));
+    let of_stages = workflow.stages.iter_mut().flat_map(StageNode::reads_mut);
     let sinks = workflow.sinks.iter_mut().filter_map(|sink| sink.plan.as_mut());
     of_stages.chain(sinks.flat_map(|sink| &mut sink.reads))
 }

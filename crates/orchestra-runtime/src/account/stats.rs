@@ -222,6 +222,8 @@ pub struct Stats {
     /// What items hold that no stage was given.
     pub left_out: LeftOutCounts,
     pipeline_of_source: Vec<PipelineId>,
+    /// Per source whether stages of another pipeline make its items: they do not count before they are there.
+    is_made: Vec<bool>,
 }
 
 impl Stats {
@@ -234,6 +236,7 @@ impl Stats {
             stages: (0..plan.stages.len()).map(|stage| StageStats::of(plan, stage)).collect(),
             devices: (0..plan.devices.len()).map(|device| DeviceStats::of(plan, device)).collect(),
             pipeline_of_source: plan.sources.iter().map(|source| source.pipeline).collect(),
+            is_made: plan.sources.iter().map(|source| source.reduced.is_some()).collect(),
             ..Self::default()
         }
     }
@@ -285,7 +288,11 @@ impl Stats {
 
     fn extents(&self) -> impl Iterator<Item = (PipelineId, Extent)> {
         let growths = self.growths.get().into_iter().flatten();
-        self.pipeline_of_source.iter().copied().zip(growths.map(|growth| growth.extent()))
+        let extents = growths.zip(&self.is_made).map(|(growth, is_made)| match (is_made, growth.extent()) {
+            (true, extent) => Extent::Known(extent.listed()),
+            (false, extent) => extent,
+        });
+        self.pipeline_of_source.iter().copied().zip(extents)
     }
 
     /// Items that are neither done nor failed and were handed to loaders that live.

@@ -46,7 +46,8 @@ fn workflow(seed: u64) -> (WorkflowFile, u64) {
                 ("argmax", String::new(), "classes"),
                 ("classify", "scores = 'none'".to_owned(), "classes"),
                 ("embed", String::new(), "embedding"),
-                ("reduce", "op = 'count'".to_owned(), "count"),
+                ("reduce", "op = 'count'".to_owned(), "rows"),
+                ("reduce", "op = 'concat'".to_owned(), column),
                 ("reduce", "op = 'mean'\nover = 'elements'".to_owned(), "mean"),
             ])
             .unwrap();
@@ -76,14 +77,18 @@ async fn run(plan: Plan) -> RunOutcome {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_planner_accepts_starts_and_ends_with_an_end_of_every_item() {
-    let (mut accepted, mut kinds) = (0, BTreeSet::new());
+    let (mut accepted, mut behind_reduces, mut kinds) = (0, 0, BTreeSet::new());
     for seed in 0..150 {
         let folder = TempDir::new().unwrap();
         let (flow, items) = workflow(seed);
         let Ok(plan) = plan_of_text(&flow, 0, folder.path()) else { continue };
         accepted += 1;
         kinds.extend(plan.stages.iter().map(|stage| stage.kind.clone()));
+        let made: Vec<String> =
+            plan.sources.iter().filter(|s| s.reduced.is_some()).map(|s| s.name.clone()).collect();
+        behind_reduces += made.len();
         let RunOutcome { report, exit_code, problems, .. } = run(plan).await;
+        let items = items + made.iter().map(|source| report.sources[source].unwrap()).sum::<u64>();
         let ended = (report.items.done, report.items.failed, report.items.total);
         assert_eq!(
             (exit_code, ended),
@@ -99,5 +104,8 @@ async fn what_the_planner_accepts_starts_and_ends_with_an_end_of_every_item() {
             assert!(!is_one || lines == of_sources, "seed {seed}: {lines} records of `{}`", sink.sink);
         }
     }
-    assert!(accepted >= 30 && kinds.len() >= 9, "{accepted} workflows of {kinds:?}");
+    assert!(
+        accepted >= 30 && kinds.len() >= 9 && behind_reduces >= 5,
+        "{accepted} workflows of {kinds:?}, stages behind {behind_reduces} reduces"
+    );
 }

@@ -142,13 +142,13 @@ impl JournalEnds {
                     for SinkRecord { to, bytes, file: name } in records {
                         let file = self.file_of(to);
                         let Some((name, folder)) = name.zip(self.folder_of(to)) else {
-                            append(&mut commit.appends, file, &bytes);
+                            commit.append_to(file).extend_from_slice(&bytes);
                             continue;
                         };
                         let (item, id) = (ticket.name(), ticket.id());
                         let source = &self.context.plan.sources[id.source.index()].name;
                         let line = index_line(item, id.index, source, &name, bytes.len());
-                        append(&mut commit.appends, file, &line);
+                        commit.append_to(file).extend_from_slice(&line);
                         let path = folder.folder.join(&*name);
                         commit.files.push(PlacedFile { path, bytes: bytes.into() });
                     }
@@ -157,8 +157,8 @@ impl JournalEnds {
                     each.extend(handed.map(|_| (ticket, None)));
                 }
                 Ending::Failed(failure) => {
-                    append(&mut commit.appends, FAILURES_FILE, &self.failure_line(&ticket, &failure));
-                    self.failure_records(&ticket, &failure, &mut commit.appends);
+                    commit.append_to(FAILURES_FILE).extend(self.failure_line(&ticket, &failure));
+                    self.failure_records(&ticket, &failure, &mut commit);
                     commit.failed.push(ticket.id());
                     counts.failed += 1;
                     let stage = self.context.plan.stages.iter().position(|s| s.name == failure.stage);
@@ -174,12 +174,12 @@ impl JournalEnds {
     }
 
     /// The records of a failure in the sinks that write such.
-    fn failure_records(&self, ticket: &Ticket, failure: &Failure, files: &mut Vec<(FileIndex, Vec<u8>)>) {
+    fn failure_records(&self, ticket: &Ticket, failure: &Failure, commit: &mut Commit) {
         let plan = &self.context.plan;
         for (at, sink) in plan.sinks.iter().enumerate().filter(|(_, sink)| sink.is_of_failures) {
             let source = &plan.sources[ticket.id().source.index()].name;
             match failure_record(sink, ticket, source, failure) {
-                Ok(record) => append(files, sink_file(at), &record),
+                Ok(record) => commit.append_to(sink_file(at)).extend(record),
                 // `failures.jsonl` has it all the same.
                 Err(item_error) => {
                     tracing::error!(sink = %sink.name, item = %ticket.name(), error = %item_error.error, "a failure has no record")
@@ -238,14 +238,6 @@ impl CommitObserver for JournalEnds {
 
     fn is_refused(&self) -> bool {
         self.is_refused.load(Ordering::Relaxed)
-    }
-}
-
-/// A pipeline writes to few files.
-fn append(files: &mut Vec<(FileIndex, Vec<u8>)>, file: FileIndex, line: &[u8]) {
-    match files.iter_mut().find(|(f, _)| *f == file) {
-        Some((_, bytes)) => bytes.extend_from_slice(line),
-        None => files.push((file, line.to_vec())),
     }
 }
 

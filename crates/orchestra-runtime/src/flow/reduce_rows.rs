@@ -15,12 +15,12 @@ use orchestra_core::lineage::Share;
 use orchestra_core::shapes::{ItemInfo, Join, Merge, MergeState, Reduce, ReducedRow, Reduction};
 use orchestra_core::{ItemId, SourceId, StageId};
 use orchestra_plan::{FilesPlan, Origin, Plan, SinkPlan};
-use orchestra_store::{Commit, CommitError, FileIndex, Journal, PlacedFile, Sorter};
+use orchestra_store::{Commit, CommitError, FileIndex, Journal, PlacedFile, Sorter, append_row};
 use thiserror::Error;
 
 use super::file_name::{file_name, index_line};
 use super::file_rows::end_file_row;
-use super::result_files::{reduce_file, sink_file};
+use super::result_files::{made_file, reduce_file, sink_file};
 use super::row_lengths::{begin_row, end_row};
 use super::ticket::Ticket;
 use super::token::{PartPath, Token};
@@ -168,6 +168,12 @@ impl OpenReduce {
         self.waiting >= self.fold_at && matches!(self.reduce.reduction(), Reduction::Merged(_))
     }
 
+    /// Whether all of the result is written, of rows that are all there.
+    pub fn is_written(&self, journal: &Journal) -> Result<bool, ReduceError> {
+        let has_rows = self.waiting > 0 || journal.state(self.file)?.is_some();
+        Ok(self.written.map_or(!has_rows, |written| written.is_all))
+    }
+
     /// Whether a killed run has written a part of the result.
     pub fn is_half_written(&self) -> bool {
         self.written.is_some_and(|written| !written.is_all)
@@ -201,6 +207,7 @@ impl OpenReduce {
             stage: self.name.clone(),
             file: self.file,
             sinks: sinks.map(|(at, sink)| (sink_file(at), sink.clone())).collect(),
+            made: made_file(plan, self.stage),
             sources: plan.sources.iter().map(|source| source.name.clone()).collect(),
             rows: skipped.peekable(),
             written: done,
@@ -333,6 +340,8 @@ pub struct ResultCommits {
     stage: String,
     file: FileIndex,
     sinks: Vec<(FileIndex, SinkPlan)>,
+    /// Where stages read its rows.
+    made: Option<FileIndex>,
     sources: Vec<String>,
     rows: Peekable<ResultRows>,
     /// Rows in commits that were given.
@@ -349,7 +358,12 @@ impl ResultCommits {
             let row = row?;
             let added =
                 self.sinks.iter().try_for_each(|(file, sink)| self.add(*file, sink, &row, &mut commit));
-            added.map_err(|item_error| refused(&self.stage, &item_error))?;
+            added
+                .and_then(|()| match self.made {
+                    Some(file) => append_row(&row.row.item, &row.row.values, commit.append_to(file)),
+                    None => Ok(()),
+                })
+                .map_err(|item_error| refused(&self.stage, &item_error))?;
             self.written += 1;
         }
         if self.written == before {
@@ -395,10 +409,7 @@ impl ResultCommits {
             }
             (None, None) => {}
         }
-        match commit.appends.iter_mut().find(|(to, _)| *to == file) {
-            Some((_, all)) => all.extend_from_slice(&bytes),
-            None => commit.appends.push((file, bytes)),
-        }
+        commit.append_to(file).extend_from_slice(&bytes);
         Ok(())
     }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use orchestra_core::{PipelineId, SourceId, locked};
+use orchestra_core::{PipelineId, SourceId, StageId, locked};
+use orchestra_plan::Plan;
 use ractor::ActorRef;
 
 use super::catalog_intake::CatalogIntake;
@@ -10,7 +11,7 @@ use super::committer::CommitterHandle;
 use super::endpoints::{Endpoints, Intake};
 use super::ends::{Ends, OnClosed, OnWritten};
 use super::journal_ends::JournalEnds;
-use super::listing::Listing;
+use super::listing::{Listing, list_made};
 use crate::context::RunContext;
 use crate::doubt::doubt;
 use crate::messages::{PipelineEnd, PipelineMsg};
@@ -49,7 +50,10 @@ impl Endpoints for RunEndpoints {
     }
 
     fn complete(&self, pipeline: PipelineId, then: OnWritten) {
-        self.committer.end_pipeline(pipeline, then);
+        let (context, listings) = (Arc::clone(&self.context), Arc::clone(&self.listings));
+        self.committer.end_pipeline(pipeline, move |written| {
+            then(written.and_then(|()| list_made_by(&context.plan, pipeline, &locked(&listings))));
+        });
     }
 
     fn over(&self, _: PipelineId, end: &PipelineEnd) {
@@ -61,4 +65,19 @@ impl Endpoints for RunEndpoints {
     fn close(&self, code: Option<i32>, then: OnClosed) {
         self.committer.close(code, then);
     }
+}
+
+/// Lists the items that the stages of a pipeline have made, which is complete.
+fn list_made_by(plan: &Plan, pipeline: PipelineId, listings: &[Listing]) -> Result<(), PipelineEnd> {
+    let is_made = |stage: StageId| plan.stages[stage.index()].pipeline == pipeline;
+    let made = plan.sources.iter().zip(listings).filter(|(source, _)| source.reduced.is_some_and(is_made));
+    for (source, Listing { catalog, .. }) in made.filter(|(_, listing)| !listing.is_listed()) {
+        list_made(plan, source, catalog).map_err(|error| {
+            PipelineEnd::SourceFailed(format!(
+                "the rows of stage `{}` cannot be listed: {error}",
+                source.name
+            ))
+        })?;
+    }
+    Ok(())
 }

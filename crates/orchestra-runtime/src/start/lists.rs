@@ -5,13 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orchestra_core::SourceId;
+use orchestra_core::{SourceId, StageId};
 use orchestra_plan::{Plan, SourcePlan};
 use orchestra_store::{Catalog, Expand, Extension, Journal, ListError, ListingReader, NumberSet};
 
 use super::StartRunError;
 use crate::child::spawn::ProcessLauncher;
-use crate::flow::listing::Listing;
+use crate::flow::listing::{Listing, list_made};
+use crate::flow::reduce_rows::{OpenReduce, ReduceError};
 use crate::look::expand_of;
 
 pub(super) struct Lists {
@@ -82,12 +83,12 @@ impl Lists {
         Ok(changes)
     }
 
-    pub fn keep(self, plan: &Plan, journal: &Journal) -> Result<Vec<Listing>, StartRunError> {
+    pub fn keep(mut self, plan: &Plan, journal: &Journal) -> Result<Vec<Listing>, StartRunError> {
         let finished = (0..).map(SourceId).map(|source| journal.finished(source));
         let catalogs = match self.relisted.is_empty() {
-            true => self.begun,
+            true => std::mem::take(&mut self.begun),
             false => {
-                let kept = plan.sources.iter().zip(self.relisted).zip(finished.clone());
+                let kept = plan.sources.iter().zip(std::mem::take(&mut self.relisted)).zip(finished.clone());
                 let opened = kept.map(|((source, relisted), finished)| {
                     let opened = relisted
                         .keep(&finished)
@@ -98,7 +99,44 @@ impl Lists {
             }
         };
         let listings = catalogs.into_iter().zip(finished);
-        Ok(listings.map(|(catalog, finished)| Listing { catalog: Arc::new(catalog), finished }).collect())
+        let mut listings: Vec<Listing> =
+            listings.map(|(catalog, finished)| Listing { catalog: Arc::new(catalog), finished }).collect();
+        self.add_made(plan, journal, &mut listings)?;
+        Ok(listings)
+    }
+
+    /// Adds the sources whose items are rows of a stage that reduces, which stand behind all others: complete where all of these rows are written.
+    fn add_made(
+        &self,
+        plan: &Plan,
+        journal: &Journal,
+        listings: &mut Vec<Listing>,
+    ) -> Result<(), StartRunError> {
+        let made = &plan.sources[listings.len()..];
+        let rows = |error: ReduceError| StartRunError::Rows(error.to_string());
+        let reduces =
+            if made.is_empty() { Vec::new() } else { OpenReduce::all(plan, journal).map_err(rows)? };
+        for source in made {
+            let of_pipeline = |stage: StageId| plan.stages[stage.index()].pipeline;
+            let reduce = reduces.iter().find(|reduce| Some(reduce.stage()) == source.reduced);
+            let is_complete = |reduce: &OpenReduce| {
+                let before = plan.sources.iter().zip(&*listings);
+                before.filter(|(s, _)| s.pipeline == of_pipeline(reduce.stage())).all(|(_, l)| l.is_done())
+            };
+            let is_written = match reduce.filter(|reduce| is_complete(reduce)) {
+                Some(reduce) => reduce.is_written(journal).map_err(rows)?,
+                None => false,
+            };
+            let finished = journal.finished(SourceId(listings.len() as u16)); // tables are no more than ids
+            let path = listing_path(&self.private, &source.name);
+            let catalog = Arc::new(Catalog::unlisted(&path, finished.len()));
+            if is_written {
+                list_made(plan, source, &catalog)
+                    .map_err(|error| StartRunError::Listing { source_name: source.name.clone(), error })?;
+            }
+            listings.push(Listing { catalog, finished });
+        }
+        Ok(())
     }
 }
 
@@ -108,7 +146,8 @@ fn each_source<T>(
     loaders: Option<&ProcessLauncher>,
     mut list: impl FnMut(&SourcePlan, Option<Arc<dyn Expand>>, u64) -> Result<T, ListError>,
 ) -> Result<Vec<T>, StartRunError> {
-    let listed = plan.sources.iter().zip((0..).map(SourceId)).map(|(source, id)| {
+    let listed = plan.sources.iter().zip((0..).map(SourceId)).filter(|(source, _)| source.reduced.is_none());
+    let listed = listed.map(|(source, id)| {
         let limits = plan.limits_of_source(id);
         list(source, expand_of(source, limits, loaders), limits.max_items)
             .map_err(|error| StartRunError::Listing { source_name: source.name.clone(), error })

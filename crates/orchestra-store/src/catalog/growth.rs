@@ -42,6 +42,11 @@ pub(crate) struct ListPosition {
 }
 
 impl Growth {
+    /// Of a list that is not begun.
+    pub(crate) fn of_at_least(count: u64) -> Self {
+        Self { state: Mutex::new(GrowthState { count, ..GrowthState::default() }), ..Self::default() }
+    }
+
     /// How many items the list holds.
     pub fn extent(&self) -> Extent {
         let state = locked(&self.state);

@@ -33,6 +33,15 @@ impl Commit {
         appended + self.files.iter().map(|file| file.bytes.len()).sum::<usize>()
     }
 
+    /// The bytes of a file, for more of them.
+    pub fn append_to(&mut self, file: FileIndex) -> &mut Vec<u8> {
+        let at = self.appends.iter().position(|(of, _)| *of == file).unwrap_or_else(|| {
+            self.appends.push((file, Vec::new()));
+            self.appends.len() - 1
+        });
+        &mut self.appends[at].1
+    }
+
     /// Whether there is nothing to commit.
     pub fn is_empty(&self) -> bool {
         let appends_nothing = self.appends.iter().all(|(_, b)| b.is_empty());

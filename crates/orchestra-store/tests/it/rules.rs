@@ -589,7 +589,7 @@ fn a_fresh_start_removes_what_runs_keep_in_the_private_folder_and_nothing_else()
     fs::write(elsewhere.path().join("mine"), b"mine").unwrap();
     drop(start(dir.path()));
     let private = dir.path().join(".orchestra");
-    let ours = ["items-scans", "items-scans.next", "rows-parts", "fold-all", "state-all.0"];
+    let ours = ["items-scans", "items-scans.next", "rows-parts", "fold-all", "state-all.0", "made-all"];
     let ours = [&ours[..], &["tasks", "commands", "keepers", "command.json", "history.jsonl"]].concat();
     let mine = ["notes.txt", ".notes", "items", "my-items-list", "journal.old"];
     for name in ours.iter().chain(&mine) {

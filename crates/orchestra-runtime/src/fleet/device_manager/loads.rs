@@ -36,7 +36,16 @@ pub(super) fn load_order(context: &RunContext, device: DeviceId) -> Option<LoadO
         })
         .collect();
     let reserve = memory.headroom.saturating_add(memory.of_shares);
-    candidates.iter().any(|c| c.declared.is_none()).then(|| LoadOrder::new(candidates, reserve))
+    if candidates.iter().all(|candidate| candidate.declared.is_some()) {
+        return None;
+    }
+    let is_later =
+        |stage: StageId| !plan.pipelines[plan.stages[stage.index()].pipeline.index()].after.is_empty();
+    let later: Vec<StageId> = candidates.iter().map(|c| c.stage).filter(|stage| is_later(*stage)).collect();
+    let mut order = LoadOrder::new(candidates, reserve);
+    // No worker waits for those of pipelines that start when others are complete.
+    later.into_iter().for_each(|stage| order.complete(stage));
+    Some(order)
 }
 
 /// Workers that a stage is to have beside the first ones, because the file asks for them and nothing can be measured.
