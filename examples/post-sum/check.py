@@ -1,4 +1,4 @@
-"""Checks a finished run of this example: the level of each reading and both totals are those of plain Python.
+"""Checks a finished run of this example: the level of each reading, both totals and the mean are those of plain Python.
 
 It needs Python 3.8 and nothing else, and it never starts a run.
 
@@ -44,6 +44,9 @@ def main():
     (total,), (louds,) = table(output / "total.csv"), table(output / "louds.csv")
     if (float(total["sum"]), int(total["rows"])) != (sum(expected.values()), len(expected)):
         sys.exit(f"the total is {total}, expected {sum(expected.values())} of {len(expected)} readings")
+    (whole,) = table(output / "whole.csv")
+    if float(whole["mean"]) != sum(expected.values()) / len(expected) / 64:
+        sys.exit(f"the mean of all readings is {whole['mean']}, and the total is {total['sum']}")
     n_loud = sum(square > 9.0 for row in squares for square in row)
     if int(float(louds["sum"])) != n_loud:
         sys.exit(f"{louds['sum']} loud numbers, expected {n_loud}")
