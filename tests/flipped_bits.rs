@@ -26,7 +26,8 @@ fn workflow() -> WorkflowFile {
     let reduces = [("count", "count"), ("total", "sum"), ("every", "concat")];
     let flow = reduces
         .into_iter()
-        .fold(flow, |flow, (name, op)| flow.stage(name, "reduce", "all", format_args!("op = '{op}'")));
+        .fold(flow, |flow, (name, op)| flow.stage(name, "reduce", "all", format_args!("op = '{op}'")))
+        .stage("behind", "select", "every", "columns = { n = 'n' }");
     let sinks = [
         ("lines", "jsonl", "all", ""),
         ("table", "csv", "all", ""),
@@ -36,6 +37,7 @@ fn workflow() -> WorkflowFile {
         ("count", "jsonl", "count", ""),
         ("total", "csv", "total", ""),
         ("every", "jsonl", "every", ""),
+        ("behind", "jsonl", "behind", ""),
         ("everyparts", "tar", "every", "rows_per_file = 200"),
         ("failed", "tar", "failures", "rows_per_file = 4"),
     ];
@@ -107,7 +109,7 @@ fn rows_of_tables(place: &Workplace) -> Vec<String> {
 const KINDS: [&[&str]; 8] = [
     &["journal"],
     &["items-"],
-    &["rows-", "fold-", "state-"],
+    &["rows-", "fold-", "state-", "made-"],
     &[".jsonl"],
     &[".csv"],
     &[".tar"],
@@ -141,7 +143,9 @@ impl Whole {
         let whole = Self { results: results(&place.out()), tables: rows_of_tables(place) };
         let done = ITEMS / 20 * 19;
         assert_eq!(whole.tables.len() as u64, done);
-        for (sink, records) in [("lines", done), ("failures", ITEMS / 20), ("count", 1), ("every", done)] {
+        for (sink, records) in
+            [("lines", done), ("failures", ITEMS / 20), ("count", 1), ("every", done), ("behind", done)]
+        {
             assert_eq!(whole.results[sink].len() as u64, records, "{sink}");
         }
         whole
