@@ -5,6 +5,7 @@
 
 mod bucket;
 mod judge;
+mod python;
 mod shapes;
 mod tasks;
 
@@ -63,7 +64,7 @@ struct Row {
 }
 
 #[rustfmt::skip]
-const TABLE: [Row; 12] = [
+const TABLE: [Row; 14] = [
     Row { shape: "plain",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "parts",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "joins",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
@@ -74,6 +75,8 @@ const TABLE: [Row; 12] = [
     Row { shape: "loop",    worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "bucket",  worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "python",  worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
+    Row { shape: "python-parts", worker: ALL, loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
+    Row { shape: "python-loop", worker: ALL,  loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "flow",    worker: ALL,      loader: ALL, parent: none("it is the program that asks"), keeper: NO_KEEPER },
     Row { shape: "tasks",   worker: NO_MODEL, loader: none("its rows are few: a command makes them"), parent: ALL,
           keeper: Cell { moments: &[Reading, MidBatch, Ending], why_no_other: "it ends before its command counts" } },
@@ -343,7 +346,17 @@ fn objects_of_a_store_have_their_records_whatever_dies() {
 
 #[test]
 fn what_python_makes_of_a_row_is_its_record_whatever_dies() {
-    every_item_ends_once(&shapes::PYTHON);
+    every_item_ends_once(&python::PYTHON);
+}
+
+#[test]
+fn parts_that_python_makes_drops_and_joins_are_those_of_their_item_whatever_dies() {
+    every_item_ends_once(&python::PYTHON_PARTS);
+}
+
+#[test]
+fn rounds_of_a_loop_in_python_are_neither_lost_nor_added_whatever_dies() {
+    every_item_ends_once(&python::PYTHON_LOOP);
 }
 
 #[test]

@@ -67,6 +67,7 @@ mod pictures;
 mod poison;
 mod post_stages;
 mod python_columns;
+mod python_shapes;
 mod python_stage;
 mod read_text;
 mod refine;

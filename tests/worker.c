@@ -1,5 +1,5 @@
-// A worker in C, by docs/guide/worker-protocol.md and nothing else: it gives every number of its f32 inputs twice. For a stage with as many
-// outputs as inputs, each as long as its input. Build with `cc -O1 -pthread`.
+// A worker in C, by docs/guide/worker-protocol.md and nothing else: it doubles. For a stage that takes f32 tensors, and gives as many, each as long as its
+// input and with twice its numbers; or for one that takes texts, and gives as many, each twice its text. Build with `cc -O1 -pthread`.
 #define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>
@@ -20,10 +20,14 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 // ---- writing: integers of variable length, little-endian
 
-struct frame { uint8_t bytes[1024]; size_t length; };
+struct frame { uint8_t *bytes; size_t length, room; };
 
 static void put(struct frame *f, const void *bytes, size_t n) {
-    if (f->length + n > sizeof f->bytes) _exit(76);
+    if (f->length + n > f->room) {
+        f->room = 2 * (f->length + n);
+        f->bytes = realloc(f->bytes, f->room);
+        if (f->bytes == NULL) _exit(76);
+    }
     memcpy(f->bytes + f->length, bytes, n);
     f->length += n;
 }
@@ -39,17 +43,21 @@ static void put_text(struct frame *f, const char *text) {
     put(f, text, strlen(text));
 }
 
-// With the lock in hand.
-static void send_frame(struct frame *f) {
-    uint32_t length = (uint32_t)f->length;
-    uint8_t out[sizeof length + sizeof f->bytes];
-    memcpy(out, &length, sizeof length);
-    memcpy(out + sizeof length, f->bytes, f->length);
-    for (size_t at = 0, n = sizeof length + f->length; at < n;) {
-        ssize_t sent = send(SOCKET, out + at, n - at, MSG_NOSIGNAL);
+static void send_all(const void *bytes, size_t n) {
+    for (size_t at = 0; at < n;) {
+        ssize_t sent = send(SOCKET, (const uint8_t *)bytes + at, n - at, MSG_NOSIGNAL);
         if (sent <= 0) _exit(0); // the parent is gone
         at += (size_t)sent;
     }
+}
+
+static void send_frame(struct frame *f) {
+    uint32_t length = (uint32_t)f->length;
+    pthread_mutex_lock(&lock);
+    send_all(&length, sizeof length);
+    send_all(f->bytes, f->length);
+    pthread_mutex_unlock(&lock);
+    f->length = 0;
 }
 
 // ---- reading
@@ -91,7 +99,7 @@ static void read_frame(void) {
     static uint8_t *buffer;
     uint32_t length;
     if (recv(SOCKET, &length, sizeof length, MSG_WAITALL) != sizeof length) _exit(0);
-    if (length > 1 << 20) _exit(76);
+    if (length > 1 << 30) _exit(76);
     buffer = realloc(buffer, length);
     if (buffer == NULL || recv(SOCKET, buffer, length, MSG_WAITALL) != (ssize_t)length) _exit(0);
     in = buffer;
@@ -112,12 +120,10 @@ static uint64_t resident(void) {
 
 static void *watch(void *unused) {
     struct pollfd hang_up = { .fd = SOCKET, .events = POLLRDHUP };
+    struct frame f = { NULL, 0, 0 };
     while (poll(&hang_up, 1, 250) == 0) {
-        struct frame f = { .length = 0 };
-        pthread_mutex_lock(&lock);
         put_int(&f, 5);
         send_frame(&f);
-        pthread_mutex_unlock(&lock);
     }
     _exit(0);
     return unused;
@@ -129,13 +135,36 @@ static uint64_t now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+// One output of texts: the texts of input `which` of `n`, twice. `values` is where the values of the first row begin.
+static void put_texts(struct frame *f, const uint8_t *values, uint64_t rows, uint64_t which, uint64_t n) {
+    struct frame all = { NULL, 0, 0 };
+    in = (uint8_t *)values;
+    for (uint64_t i = 0; i < rows * n; i++) {
+        if (take_int() != 2) _exit(76);           // a text
+        uint64_t length = take_int();
+        const uint8_t *text = take(length);
+        uint32_t twice = 2 * (uint32_t)length;
+        if (i % n != which) continue;
+        put(&all, &twice, sizeof twice);
+        put(&all, text, length);
+        put(&all, text, length);
+    }
+    put_int(f, which);
+    put_int(f, 4);                                // u8
+    put_int(f, 1);                                // of one dimension
+    put_int(f, all.length);
+    put_int(f, all.length);
+    if (all.length > 0) put(f, all.bytes, all.length);
+    free(all.bytes);
+}
+
 int main(void) {
-    struct frame f = { .length = 0 };
+    struct frame f = { NULL, 0, 0 };
     const char *build = getenv("ORCHESTRA_BUILD"), *devices = getenv("CUDA_VISIBLE_DEVICES");
 
     // Hello
     put_int(&f, 0);
-    put_int(&f, 15);
+    put_int(&f, 16);
     put_text(&f, build != NULL ? build : "");
     put_int(&f, (uint64_t)getpid());
     put_int(&f, devices != NULL);
@@ -157,24 +186,24 @@ int main(void) {
     uint64_t n_inputs = take_int();
     if (n_inputs > MAX_TENSORS) return 76;
     for (uint64_t i = 0; i < n_inputs; i++) inputs[i] = take_span();
-    uint64_t n_outputs = take_int(), is_wrong = n_outputs != n_inputs;
+    uint64_t n_outputs = take_int(), n_texts = 0, is_wrong = 0;
     if (n_outputs > MAX_TENSORS) return 76;
     for (uint64_t i = 0; i < n_outputs; i++) {
-        if (*take(1) == 0) is_wrong = 1;      // an output of open shape, which this worker has none of
-        else outputs[i] = take_span();
-        is_wrong = is_wrong || outputs[i].row_bytes != inputs[i].row_bytes;
+        if (*take(1) == 0) n_texts++;         // an output that lies in no slot
+        else outputs[i] = take_span(), is_wrong = is_wrong || i >= n_inputs || outputs[i].row_bytes != inputs[i].row_bytes;
     }
+    is_wrong = is_wrong || n_outputs != (n_texts > 0 ? n_texts : n_inputs) || (n_texts > 0 && n_inputs > 0);
     uint64_t input_step = take_int(), output_step = take_int();
     if (in != in_end) return 76;
-    const uint8_t *from = mmap(NULL, input_step * slots, PROT_READ, MAP_SHARED, INPUTS, 0);
-    uint8_t *to = mmap(NULL, output_step * slots, PROT_READ | PROT_WRITE, MAP_SHARED, OUTPUTS, 0);
+    const uint8_t *from = NULL;
+    uint8_t *to = NULL;
+    if (n_inputs > 0) from = mmap(NULL, input_step * slots, PROT_READ, MAP_SHARED, INPUTS, 0);
+    if (n_inputs > 0) to = mmap(NULL, output_step * slots, PROT_READ | PROT_WRITE, MAP_SHARED, OUTPUTS, 0);
 
-    pthread_mutex_lock(&lock);
-    f.length = 0;
     if (is_wrong || from == MAP_FAILED || to == MAP_FAILED) {
         put_int(&f, 2);                       // LoadFailed
         put_int(&f, 2);                       // for good
-        put_text(&f, "it doubles f32: as many outputs as inputs, each as long as its input");
+        put_text(&f, "it doubles f32 or texts: as many outputs as inputs, each as long as its input");
         send_frame(&f);
         _exit(69);
     }
@@ -185,11 +214,10 @@ int main(void) {
     put_int(&f, now_ns() - began);
     put_int(&f, resident());
     send_frame(&f);
-    pthread_mutex_unlock(&lock);
 
     for (;;) {
         read_frame();
-        if (take_int() != 1) return 76;       // Run
+        if (take_int() != (n_texts > 0 ? 2 : 1)) return 76; // RunWithValues, or Run
         uint64_t batch = take_int();
         take_int();                           // the attempt
         uint64_t slot = take_int(), output_slot = take_int(), first = take_int(), rows = take_int();
@@ -201,14 +229,15 @@ int main(void) {
             float *y = (float *)(to + output_step * output_slot + outputs[i].offset + bytes * first);
             for (uint64_t k = 0; k < bytes * rows / sizeof *x; k++) y[k] = 2 * x[k];
         }
-        pthread_mutex_lock(&lock);
-        f.length = 0;
         put_int(&f, 3);                       // Done
         put_int(&f, batch);
-        put_int(&f, 0);                       // no output of open shape
+        put_int(&f, n_texts);                 // outputs that lie in no slot
+        if (n_texts > 0) take_int();          // how many bytes the values have: all that is left
+        const uint8_t *values = in;
+        for (uint64_t which = 0; which < n_texts; which++) put_texts(&f, values, rows, which, n_texts);
+        put_int(&f, 0);                       // no row is dropped
         put_int(&f, 0), put_int(&f, now_ns() - began), put_int(&f, 0);
         put_int(&f, resident());
         send_frame(&f);
-        pthread_mutex_unlock(&lock);
     }
 }

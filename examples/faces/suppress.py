@@ -37,7 +37,8 @@ def proposals(heat):
     down, right = np.nonzero(heat[0] > WORTH_A_LOOK)
     boxes, scores = boxes_at(np.stack([right, down], axis=1) * STRIDE), heat[0, down, right]
     margin = np.float32([-MARGIN, -MARGIN, MARGIN, MARGIN])
-    return {"places": [{"box": boxes[at] + margin, "score": scores[at]} for at in suppressed(boxes, scores)]}
+    for at in suppressed(boxes, scores):
+        yield {"box": boxes[at] + margin, "score": scores[at]}
 
 
 @orchestra.stage(each=True, outputs={"faces": BOXES})

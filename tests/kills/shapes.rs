@@ -4,24 +4,24 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use crate::common::{Blocks, Workplace, members_of, npy, python, write_pictures};
+use crate::common::{Blocks, Workplace, members_of, npy, write_pictures};
 use crate::store::Store;
 use orchestra_testkit::images::index_of_blocks;
 use orchestra_testkit::{models, trap_library};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Rows of a batch.
 pub const BATCH: u64 = 8;
 /// Parts of each item of [`PARTS`].
 const EACH: u64 = 2;
 /// Rounds of each item of [`LOOP`].
-const ROUNDS: u64 = 4;
+pub const ROUNDS: u64 = 4;
 /// Rows of a part file of [`FILES`], at least.
 const ROWS_PER_FILE: usize = 50;
 /// A batch may stand at the gate, and a run reads some hundred rows ahead: its loaders live until the gate has let most rows through.
 const LIMITS: &str = "[limits]\nbatch_timeout = \"1h\"\nmemory = \"1MiB\"\nloaders = 1\n";
 /// The first number of [`LOOP`]: smaller ones spring traps.
-const FIRST: u64 = 100;
+pub const FIRST: u64 = 100;
 
 pub struct Shape {
     pub name: &'static str,
@@ -241,55 +241,6 @@ pub const LOOP: Shape = Shape {
 pub const BUCKET: Shape =
     Shape { name: "bucket", write: |place, n| blocks(place, n, "paths = [\"s3://bucket/*.png\"]"), ..PLAIN };
 
-/// A function in Python, of a number in a slot and of a text beside it.
-pub const PYTHON: Shape = Shape {
-    name: "python",
-    source: "x",
-    write: |place, n| {
-        let Some(python) = python() else { return false };
-        let rows: String = (0..n).map(|row| format!("{row},row {row}\n")).collect();
-        fs::write(place.path("x.csv"), format!("number,name\n{rows}")).unwrap();
-        fs::create_dir_all(place.path("gate")).unwrap();
-        let script = ONE_MORE.replace("GATE", place.path("gate").to_str().unwrap());
-        fs::write(place.path("stage.py"), script).unwrap();
-        let source = "kind = \"csv\"\npaths = [\"x.csv\"]\ncolumns = { number = \"i64\", name = \"text\" }";
-        let stage = format!(
-            "kind = \"python\"\nfrom = \"x\"\nscript = \"stage.py\"\npython = {python:?}\nsandbox_write = [\"gate\"]\n\
-             batch = {{ max = {BATCH} }}"
-        );
-        write_stage(place, source, "", &stage)
-    },
-    shows: |record, index| record["result"] == json!({ "said": format!("row {index}!"), "sum": index + 1 }),
-    ..PLAIN
-};
-
-/// The text with a mark, and the number after the row's; with the gate of the trap operator. A row alone goes through: a worker compares it with what it had in its batch, and would
-/// stand there with a batch that is done.
-const ONE_MORE: &str = r#"
-import os, time
-import orchestra
-
-def gate(rows):
-    try:
-        limit = int(open("GATE/limit").read())
-    except FileNotFoundError:
-        return
-    with open("GATE/rows", "ab", buffering=0) as file:
-        file.write(b"." * rows)
-        before = file.tell() - rows
-    if before >= limit:
-        with open("GATE/waiting", "ab") as file:
-            file.write(b".")
-        while os.path.exists("GATE/limit"):
-            time.sleep(0.005)
-
-@orchestra.stage(batch=8, outputs={"said": "text", "sum": ("int64", [])})
-def one_more(name, number):
-    if len(name) > 1:
-        gate(len(name))
-    return {"said": [f"{text}!" for text in name], "sum": number + 1}
-"#;
-
 impl Shape {
     pub fn write(&self, place: &Workplace, n: u64) -> bool {
         (self.write)(place, n)
@@ -355,12 +306,12 @@ fn write_parts(place: &Workplace, n: u64) -> bool {
 }
 
 /// A workflow of one stage over `x.npy`.
-fn write_over_array(place: &Workplace, model: &str, stage: &str) -> bool {
+pub fn write_over_array(place: &Workplace, model: &str, stage: &str) -> bool {
     write_stage(place, "kind = \"tensors\"\npaths = [\"x.npy\"]", model, stage)
 }
 
 /// A workflow of one stage.
-fn write_stage(place: &Workplace, source: &str, model: &str, stage: &str) -> bool {
+pub fn write_stage(place: &Workplace, source: &str, model: &str, stage: &str) -> bool {
     fs::create_dir_all(place.path("gate")).unwrap();
     place.write(format!(
         "version = 1\n[sources.x]\n{source}\n{model}\n[stages.y]\n{stage}\n\
@@ -370,7 +321,7 @@ fn write_stage(place: &Workplace, source: &str, model: &str, stage: &str) -> boo
 }
 
 /// Writes `x.npy`: f32, a number for each row and column.
-fn write_array(place: &Workplace, n: u64, columns: u64, number: impl Fn(u64, u64) -> u64) {
+pub fn write_array(place: &Workplace, n: u64, columns: u64, number: impl Fn(u64, u64) -> u64) {
     let numbers = (0..n).flat_map(|row| (0..columns).map(move |column| (row, column)));
     let numbers = numbers.map(|(row, column)| number(row, column) as f32);
     fs::write(place.path("x.npy"), npy(&format!("({n}, {columns})"), numbers)).unwrap();

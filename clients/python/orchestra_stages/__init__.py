@@ -20,13 +20,14 @@ The modules, in the order of a run:
     values     values that lie in no slot: texts, labels, pictures, lists
     slots      the shared memory of inputs and outputs
     calls      calls the function, and checks and converts what it returns
+    loops      calls it again on what it has given
     alone      compares rows that are called alone with their batch
     errors     how an error is told
     check      `--check` and `--bench`
     embedded   finds these modules where nothing is installed
 
-Only `values`, `slots`, `calls`, `alone`, `batches` and `check` import numpy. They are imported after the script, when
-the variables that limit the threads of numpy are set.
+Only `values`, `slots`, `calls`, `loops`, `alone`, `batches` and `check` import numpy. They are imported after the
+script, when the variables that limit the threads of numpy are set.
 """
 
 from .declare import ItemError, stage

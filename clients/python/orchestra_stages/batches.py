@@ -12,6 +12,7 @@ from .alone import AloneCheck
 from .calls import StageCall
 from .declare import Declaration, ItemError
 from .errors import DATA, DEVICE, ONE_ROW, OUT_OF_MEMORY, BatchError, is_memory, words
+from .loops import LoopCall
 from .slots import Slots, is_device_broken, lock_pages
 from .values import ValueReader, done_output
 from .wire import DONE, FAILED, Load, Run, ints, text
@@ -40,9 +41,12 @@ class Batches:
     def __init__(self, load: Load, declaration: Declaration, rss: Callable[[], int]) -> None:
         self.load = load
         self.rss = rss
-        self.call = StageCall(declaration, load.outputs)
+        outputs = load.outputs[:-1] if load.loop else load.outputs  # The last one of a loop says the rounds.
+        #: One call of the function, and all that there is to do with a batch.
+        self.once = StageCall(declaration, outputs)
+        self.call = LoopCall(self.once, load.loop) if load.loop else self.once
         # A row that is called alone has nothing of others.
-        self.alone = AloneCheck(self.call.names, bool(load.gpu), is_off=declaration.each)
+        self.alone = AloneCheck(self.once.names, bool(load.gpu), is_off=declaration.each)
         self.open_outputs = [index for index, place in enumerate(load.places) if place is None]
         self.inputs, self.outputs = Slots.inputs(load), Slots.outputs(load)
         if load.gpu:
@@ -56,7 +60,9 @@ class Batches:
             arrays = self._call(run, values, timing)
             seconds = timing.run / 1e9
             answers = [done_output(index, arrays[index]) for index in self.open_outputs]
-            frame = ints(DONE, run.batch, len(answers)) + b"".join(answers) + timing.ints() + ints(self.rss())
+            dropped = self.once.dropped
+            frame = ints(DONE, run.batch, len(answers)) + b"".join(answers) + ints(len(dropped), *dropped)
+            frame += timing.ints() + ints(self.rss())
             if self.alone.is_due(run.rows, seconds):
                 self._compare(run, values, arrays, seconds)
             return Answer(frame)
@@ -77,12 +83,17 @@ class Batches:
         return arrays
 
     def _compare(self, run: Run, values: Dict[str, List[Any]], arrays: List[np.ndarray], seconds: float) -> None:
+        """Of a loop, the first round: what rounds otherwise at first may take other rounds."""
+        if self.load.loop:
+            arrays = self.once(run.rows, self._inputs(run, values, 0, run.rows))
         batch = [
             # The next call may write over what this one has returned.
-            self.outputs.rows(run.output_slot, place, run.first, run.rows) if place else np.array(array)
+            self.outputs.rows(run.output_slot, place, run.first, run.rows)
+            if place and not self.load.loop
+            else np.array(array)
             for array, place in zip(arrays, self.load.places)
         ]
-        self.alone.compare(batch, run.rows, seconds, lambda row: self.call(1, self._inputs(run, values, row, 1)))
+        self.alone.compare(batch, run.rows, seconds, lambda row: self.once(1, self._inputs(run, values, row, 1)))
 
     def _inputs(self, run: Run, values: Dict[str, List[Any]], row: int, n_rows: int) -> Dict[str, Any]:
         """By name, from this row of the run on."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from typing import Any, Dict, List, Mapping, Sequence
+from types import GeneratorType
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -23,6 +24,9 @@ class StageCall:
         code = declaration.code
         self.code: Any = code() if inspect.isclass(code) else code
         self.each = declaration.each
+        self.drops = declaration.drops
+        #: Rows of the last call that the function has dropped. Their outputs stand for nothing.
+        self.dropped: List[int] = []
         self.expect(outputs)
 
     def expect(self, outputs: List[Column]) -> None:
@@ -39,7 +43,7 @@ class StageCall:
         shape than declared, and whatever the function raises.
         """
         if self.each:
-            return self._call_each(n_rows, inputs)
+            return self._call_each(inputs)
         given = self._named(self.code(**inputs))
         return [self._output(output, n_rows, given[output.name]) for output in self.outputs]
 
@@ -49,18 +53,34 @@ class StageCall:
             raise ValueError(f"it must give a dict of {self.names}, and gave {what}")
         return given
 
-    def _call_each(self, n_rows: int, inputs: Mapping[str, Any]) -> List[np.ndarray]:
+    def _call_each(self, inputs: Mapping[str, Any]) -> List[np.ndarray]:
         """Rows are called and converted one by one, so that an error is that of its row."""
-        rows = []
-        for row in range(n_rows):
+        rows: List[Optional[List[Any]]] = []
+        for row, values in enumerate(zip(*inputs.values())):
             try:
-                given = self._named(self.code(**{name: column[row] for name, column in inputs.items()}))
-                rows.append([value_of(output, given[output.name]) for output in self.outputs])
+                rows.append(self._row(dict(zip(inputs, values))))
             except Exception as error:
                 if is_memory(error):
                     raise
                 raise ItemError(row, error.why if isinstance(error, ItemError) else words(error)) from error
-        return [_joined(output, values) for output, values in zip(self.outputs, zip(*rows))]
+        self.dropped = [row for row, values in enumerate(rows) if values is None]
+        stand_in = next(filter(None, rows), None) or [_nothing(output) for output in self.outputs]
+        return [
+            _joined(output, values)
+            for output, values in zip(self.outputs, zip(*[values or stand_in for values in rows]))
+        ]
+
+    def _row(self, inputs: Dict[str, Any]) -> Optional[List[Any]]:
+        """The values of one row; `None` if it is dropped."""
+        given = self.code(**inputs)
+        if given is None and self.drops:
+            return None
+        if given is None:
+            raise ValueError("it gave None; a function that drops rows is declared with drops=True")
+        if type(given) is GeneratorType and [output.dtype for output in self.outputs] == [LIST]:
+            given = {self.names[0]: given}
+        given = self._named(given)
+        return [value_of(output, given[output.name]) for output in self.outputs]
 
     def _output(self, output: Column, n_rows: int, value: Any) -> np.ndarray:
         if not output.is_tensor:
@@ -92,18 +112,28 @@ def value_of(output: Column, value: Any) -> Any:
     if output.dtype == LIST:
         columns = output.columns or []
         names = [column.name for column in columns]
-        for row in value:
+        rows = list(value)
+        for row in rows:
             if not isinstance(row, dict) or row.keys() != set(names):
                 what = [*row] if isinstance(row, dict) else type(row).__name__
                 raise TypeError(f"a row of output `{output.name}` must be a dict of {names}, and is {what}")
-        return [tuple(value_of(column, row[column.name]) for column in columns) for row in value]
+        return [tuple(value_of(column, row[column.name]) for column in columns) for row in rows]
     array = _as_array(value, output)
     if not _fits(array, _shape(output)):
         raise ValueError(f"output `{output.name}` must have the shape {output.shape}, and has {[*array.shape]}")
     return array if array.dtype == output.dtype else _converted(array[np.newaxis], output)[0]
 
 
+def _nothing(output: Column) -> Any:
+    """A value of this type."""
+    if output.is_tensor:
+        return np.zeros([size or 0 for size in _shape(output)], output.dtype)
+    return "" if output.dtype == TEXT else []
+
+
 def _text(output: Column, value: Any) -> str:
+    if type(value) is str and value.isascii():
+        return value
     if not isinstance(value, str):
         raise TypeError(f"output `{output.name}` is declared as text, and is {type(value).__name__}, not str")
     try:

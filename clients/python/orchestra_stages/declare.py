@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import inspect
 import operator
 import sys
@@ -78,6 +79,7 @@ class Declaration(NamedTuple):
     gpu: bool
     each: bool
     code: Callable[..., Any]
+    drops: bool = False
 
 
 #: The stages of this process, in the order of their decorators.
@@ -95,6 +97,7 @@ def stage(
     batch: Optional[int] = None,
     gpu: bool = False,
     each: bool = False,
+    drops: bool = False,
 ) -> Callable[[Code], Code]: ...
 def stage(
     code: Optional[Code] = None,
@@ -104,6 +107,7 @@ def stage(
     batch: Optional[int] = None,
     gpu: bool = False,
     each: bool = False,
+    drops: bool = False,
 ) -> Union[Code, Callable[[Code], Code]]:
     """Makes a stage of a function, or of a class with `__call__`, which is made once in each worker.
 
@@ -115,13 +119,15 @@ def stage(
         array (a picture is `uint8 [height, width, channels]`), a list of dicts, or `None` where it is missing.
     batch: the most rows of a call.
     gpu: it runs on the GPUs of the run.
-    each: it is a function of one row. An exception then fails that row alone.
+    each: it is a function of one row. An exception then fails that row alone. It may be a generator: what it yields are
+        the rows of its only output, a list.
+    drops: it is a function of one row that may return `None`, which drops the row, as `filter` does.
 
     Arguments without a default are the inputs. Raises `TypeError` where the declaration and the arguments do not fit.
     """
     if code is None:
-        return lambda code: stage(code, outputs=outputs, inputs=inputs, batch=batch, gpu=gpu, each=each)  # type: ignore
-    declarations.append(_declaration(code, outputs, inputs or {}, batch, gpu, each))
+        return functools.partial(stage, outputs=outputs, inputs=inputs, batch=batch, gpu=gpu, each=each, drops=drops)
+    declarations.append(_declaration(code, outputs, inputs or {}, batch, gpu, each, drops))
     by_hand = code.__module__ == "__main__" and {"--check", "--bench"}.intersection(sys.argv)
     if by_hand and len(declarations) == 1:
         atexit.register(_run_by_hand)  # The rest of the script has run by then.
@@ -135,12 +141,17 @@ def _declaration(
     batch: Optional[int],
     gpu: bool,
     each: bool,
+    drops: bool,
 ) -> Declaration:
     is_class = inspect.isclass(code)
     call: Any = code.__call__ if is_class else code  # type: ignore[operator]  # noqa: B004
-    if inspect.iscoroutinefunction(call) or inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+    if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
+        raise TypeError(f"{code.__name__}: it must return what it gives, not await it")
+    if inspect.isgeneratorfunction(call) and not each:
+        raise TypeError(f"{code.__name__}: it may yield with each=True alone: what it yields are the parts of one row")
+    if drops and not each:
         raise TypeError(
-            f"{code.__name__}: it must return what it gives, not await or yield it; what is many for a row is a list"
+            f"{code.__name__}: `drops` goes with each=True: a function of one row that returns None drops it"
         )
     parameters = list(inspect.signature(call).parameters.values())[is_class:]
     names = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
@@ -154,7 +165,12 @@ def _declaration(
     if not all(column.is_tensor for column in takes):
         raise TypeError(f"{code.__name__}: only arrays are declared as inputs; what is not declared may be any column")
     gives = None if outputs is None else [column_of(name, of) for name, of in outputs.items()]
-    return Declaration(code.__name__, takes, gives, batch, gpu, each, code)
+    if inspect.isgeneratorfunction(call) and (gives is None or [column.dtype for column in gives] != [LIST]):
+        raise TypeError(
+            f'{code.__name__}: what it yields are the rows of one list, outputs={{"parts": {{"box": ("float32", [4]), '
+            '"name": "text"}}'
+        )
+    return Declaration(code.__name__, takes, gives, batch, gpu, each, code, drops)
 
 
 def column_of(name: str, of: ColumnType) -> Column:

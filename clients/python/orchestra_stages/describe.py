@@ -37,6 +37,7 @@ def description(path: str, name: Optional[str] = None) -> Dict[str, Any]:
         "outputs": None if outputs is None else [column.as_json() for column in outputs],
         "batch": declaration.batch,
         "gpu": declaration.gpu,
+        "drops": declaration.drops,
         "files": [(os.path.relpath(file, sys.path[0]), _digest(file)) for file in sorted(_with_imports(loaded))],
     }
 

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, TypeVar, Union
 
 from .declare import DTYPES, Column
 
-PROTOCOL = 15
+PROTOCOL = 16
 
 # Frames from the parent.
 LOAD, RUN, RUN_WITH_VALUES = 0, 1, 2
@@ -106,6 +106,8 @@ class Load:
         self.outputs = [Column.from_json(output) for output in spec["outputs"]]
         #: Inputs that lie in no slot, as `{"name", "ty"}`.
         self.values: List[Dict[str, Any]] = spec["values"]
+        #: How the stage runs on its own outputs, if it does: see `loops`.
+        self.loop: Optional[Dict[str, Any]] = spec["loop"]
         #: The UUID of a GPU; `None` is the CPU.
         self.gpu = frame.optional(frame.text)
         self.threads = frame.integer()

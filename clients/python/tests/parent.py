@@ -45,9 +45,10 @@ def load(
     places: Sequence[Optional[bytes]] = (),
     values: Sequence[Dict[str, Any]] = (),
     slot_bytes: Tuple[int, int] = (0, 0),
+    loop: Optional[Dict[str, Any]] = None,
 ) -> bytes:
     """`Load` of a worker on the CPU with two slots of 8 rows and one thread."""
-    spec = text(json.dumps({"outputs": outputs, "values": list(values)}))
+    spec = text(json.dumps({"outputs": outputs, "values": list(values), "loop": loop}))
     optional = [integer(0) if place is None else integer(1) + place for place in places]
     numbers = integer(1) + integer(1) + integer(0) + integer(8) + integer(2)  # Threads, streams, padding, rows, slots.
     frame = integer(0) + spec + integer(0) + numbers + listed(list(inputs)) + listed(optional)

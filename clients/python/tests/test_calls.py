@@ -11,9 +11,9 @@ from orchestra_stages.declare import Declaration, column_of
 from orchestra_stages.errors import DATA, WRONG_ROWS, BatchError
 
 
-def call(code, outputs, each=False):
+def call(code, outputs, each=False, drops=False):
     columns = [column_of(name, of) for name, of in outputs.items()]
-    return StageCall(Declaration("f", [], columns, None, False, each, code), columns)
+    return StageCall(Declaration("f", [], columns, None, False, each, code, drops), columns)
 
 
 def give(value, of, n_rows=3):
@@ -163,6 +163,39 @@ class Each(unittest.TestCase):
         with self.assertRaises(BatchError) as caught:
             each(2, {"x": [1, 2]})
         self.assertEqual(caught.exception.kind, WRONG_ROWS)
+
+    def test_what_a_generator_yields_are_the_rows_of_its_list(self):
+        def parts(x):
+            for n in range(x):
+                if n == 3:
+                    raise KeyError("three")
+                yield {"n": n, "t": f"{n} of {x}"}
+
+        of = {"parts": {"n": ("i64", []), "t": "text"}}
+        for code in (parts, lambda x: parts(x), lambda x: {"parts": parts(x)}):
+            each = call(code, of, each=True)
+            (found,) = each(3, {"x": [2, 0, 3]})
+            self.assertEqual(
+                [[text for _, text in rows] for rows in found],
+                [["0 of 2", "1 of 2"], [], ["0 of 3", "1 of 3", "2 of 3"]],
+            )
+            with self.assertRaisesRegex(ItemError, "row 1: KeyError: 'three'"):
+                each(2, {"x": [1, 4]})
+
+    def test_none_drops_a_row_where_the_function_says_that_it_may(self):
+        of = {"n": ("i64", []), "v": ("f32", [None]), "t": "text", "l": {"a": "text"}}
+        made = {"v": [0.5, 1.5], "t": "kept", "l": [{"a": "x"}]}
+        odd = call(lambda x: {"n": x, **made} if x % 2 else None, of, each=True, drops=True)
+        n, v, t, rows = odd(4, {"x": [0, 1, 2, 3]})
+        self.assertEqual(odd.dropped, [0, 2])
+        self.assertEqual((n[[1, 3]].tolist(), v.shape, t[3], rows[1]), ([1, 3], (4, 2), "kept", [("x",)]))
+        n, v, t, rows = odd(2, {"x": [0, 2]})
+        self.assertEqual((odd.dropped, n.shape, v.shape, t.tolist()), ([0, 1], (2,), (2, 0), ["", ""]))
+        odd(1, {"x": [1]})
+        self.assertEqual(odd.dropped, [])
+        forgets = call(lambda x: None, of, each=True)
+        with self.assertRaisesRegex(ItemError, "row 0: ValueError: it gave None; .* declared with drops=True"):
+            forgets(1, {"x": [1]})
 
     def test_no_memory_is_no_fault_of_a_row(self):
         def fails(x):

@@ -75,8 +75,12 @@ class Declarations(unittest.TestCase):
         async def awaits(x):
             return x
 
-        self.assertIn("yields: it must return what it gives, not await or yield it", self.refused(yields))
+        self.assertIn("yields: it may yield with each=True alone", self.refused(yields))
+        for outputs in (None, {"y": ("f32", [])}, {"y": {"n": "text"}, "z": "text"}):
+            why = self.refused(yields, each=True, outputs=outputs)
+            self.assertIn('yields: what it yields are the rows of one list, outputs={"parts": {"box": ', why)
         self.assertIn("awaits: it must return what it gives", self.refused(awaits))
+        self.assertIn("`drops` goes with each=True", self.refused(lambda x: 0, drops=True))
         own = "each input must be an argument of its own"
         self.assertIn(own, self.refused(lambda: 0))
         self.assertIn(own, self.refused(lambda *x: 0))

@@ -9,7 +9,7 @@ from parent import PACKAGE
 
 FILES = [PACKAGE / "orchestra.py", *sorted((PACKAGE / "orchestra_stages").glob("*.py"))]
 #: Modules that import numpy, so that a worker loads them after the script.
-LATE = {"values", "slots", "calls", "alone", "batches", "check"}
+LATE = {"values", "slots", "calls", "loops", "alone", "batches", "check"}
 
 
 def imports(file):

@@ -37,7 +37,7 @@ class Integers(unittest.TestCase):
 
 class Frames(unittest.TestCase):
     def test_load(self):
-        spec = b'{"outputs": [{"name": "y", "dtype": "f32", "shape": [4, null]}], "values": []}'
+        spec = b'{"outputs": [{"name": "y", "dtype": "f32", "shape": [4, null]}], "values": [], "loop": null}'
         frame = bytes([0, len(spec)]) + spec
         frame += bytes([1, 2]) + b"G1"  # A GPU.
         frame += bytes([3, 1, 1, 16, 8, 2])  # Three threads, a stream, padded to 16, 8 rows, two slots.

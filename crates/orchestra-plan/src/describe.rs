@@ -314,7 +314,7 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
         outputs.join(", ")
     )?;
     if let Some(iteration) = &batch.iteration {
-        writeln!(out, "    loop: {}", iteration::described(iteration, model, &batch.outputs))?;
+        writeln!(out, "    loop: {}", iteration::described(iteration, batch))?;
     }
     let values: Vec<String> = batch.values.iter().map(|c| format!("`{}` {}", c.name, c.ty)).collect();
     if !values.is_empty() {

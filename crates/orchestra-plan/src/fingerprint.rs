@@ -6,7 +6,6 @@ use orchestra_core::{Provider, TensorRt};
 use serde_json::{Value as Json, json};
 
 use crate::digest::{digest, hex};
-use crate::iteration;
 use crate::plan::{ColumnRef, ModelPlan, Origin, Plan, SinkPlan, SourcePlan, StagePlan};
 use crate::sinks::FAILURES;
 use crate::workflow::{RawListing, SourceNode};
@@ -84,8 +83,8 @@ fn of_stage(plan: &Plan, stage: &StagePlan) -> Vec<Digested> {
     };
     let model = &plan.models[batch.model.index()];
     let mut text = json!({ "model": model.name, "inputs": reads() });
-    if let Some(iteration) = &batch.iteration {
-        text["loop"] = iteration::settings(iteration, model, &batch.outputs);
+    if let Some(of_loop) = batch.told_loop() {
+        text["loop"] = of_loop;
     }
     // What an item has alone may be more than its row of a batch, or another one where the model lets items change each other.
     let is_one = (batch.max_batch == 1).to_string();

@@ -1,13 +1,12 @@
-//! Loops of models in words and in fingerprints.
+//! Loops in words, in fingerprints and as programs are told of them.
 
-use orchestra_core::ReadOutput;
 use orchestra_core::iteration::{Iteration, Until};
 
-use crate::plan::ModelPlan;
+use crate::plan::BatchPlan;
 
-pub(crate) fn described(iteration: &Iteration, model: &ModelPlan, outputs: &[ReadOutput]) -> String {
-    let output = |at: usize| outputs.get(at).map_or("?", |output| &output.tensor.name);
-    let input = |at: usize| model.inputs.get(at).map_or("?", |spec| &spec.name);
+pub(crate) fn described(iteration: &Iteration, batch: &BatchPlan) -> String {
+    let output = |at: usize| batch.outputs.get(at).map_or("?", |output| &output.tensor.name);
+    let input = |at: usize| batch.input_names().nth(at).unwrap_or("?");
     let fed = iteration.feed.iter().map(|feed| format!("{} <- {}", input(feed.input), output(feed.output)));
     let mut text = format!("up to {} rounds, {}", iteration.rounds, fed.collect::<Vec<_>>().join(", "));
     if let Some(Until { output: at, below, or_equal }) = iteration.until {
@@ -16,14 +15,10 @@ pub(crate) fn described(iteration: &Iteration, model: &ModelPlan, outputs: &[Rea
     text
 }
 
-/// What decides about results, for the fingerprint: names, so that a model that lists its outputs in another order is the same.
-pub(crate) fn settings(
-    iteration: &Iteration,
-    model: &ModelPlan,
-    outputs: &[ReadOutput],
-) -> serde_json::Value {
-    let output = |at: usize| outputs.get(at).map(|output| &output.tensor.name);
-    let input = |at: usize| model.inputs.get(at).map(|spec| &spec.name);
+/// What decides about results: names, so that a model that lists its outputs in another order is the same.
+pub(crate) fn settings(iteration: &Iteration, batch: &BatchPlan) -> serde_json::Value {
+    let output = |at: usize| batch.outputs.get(at).map(|output| &output.tensor.name);
+    let input = |at: usize| batch.input_names().nth(at);
     let feed: Vec<_> = iteration.feed.iter().map(|feed| (input(feed.input), output(feed.output))).collect();
     let until = iteration.until.map(|until| (output(until.output), until.below, until.or_equal));
     serde_json::json!({ "rounds": iteration.rounds, "feed": feed, "until": until })

@@ -109,7 +109,7 @@ fn connect_program(
         rules: &rules,
         diags: &mut cx.diags,
     };
-    let ResolvedProgram { path, identity, inputs, outputs, max_batch, gpu, code } =
+    let ResolvedProgram { path, identity, inputs, outputs, max_batch, gpu, drops, code } =
         program.draft.resolve(&mut context)?;
     let digest: [u8; 32] = Sha256::digest(identity).into();
     let open_inputs = inputs.iter().map(|(_, tensor)| tensor.is_none()).collect();
@@ -131,7 +131,8 @@ fn connect_program(
         code: Some(code),
         ..ModelPlan::default()
     };
-    Ok(KnownModel { plan, open_inputs, gives: outputs, max_batch, on_cores: !gpu, ..KnownModel::default() })
+    let on_cores = !gpu;
+    Ok(KnownModel { plan, open_inputs, gives: outputs, max_batch, on_cores, drops, ..KnownModel::default() })
 }
 
 fn sandbox_rules(model: &ModelNode, cx: &Cx<'_>) -> SandboxRules {

@@ -139,6 +139,8 @@ pub(crate) struct KnownModel {
     pub max_batch: Option<u64>,
     /// It runs on the cores, whatever the machine has.
     pub on_cores: bool,
+    /// It is a program that may drop rows.
+    pub drops: bool,
     /// All outputs of a model file; none of a program.
     pub declared: Vec<ModelOutput>,
     /// It has nodes that make maps of tensors.

@@ -242,6 +242,7 @@ pub enum BatcherMsg {
         worker: WorkerId,
         batch: BatchId,
         dynamic: Vec<DynamicOutput>,
+        dropped: Vec<usize>,
         ran: WorkerTimes,
     },
     /// A batch gave no result, but the worker lives.
@@ -275,6 +276,8 @@ pub struct CompletedBatch {
     pub dynamic: Vec<DynamicOutput>,
     /// The room that these take.
     pub open: OpenOutputs,
+    /// Rows that its worker says it has dropped, counted from the first of `rows`.
+    pub dropped: Vec<usize>,
     pub trace: Option<Arc<BatchTrace>>,
 }
 

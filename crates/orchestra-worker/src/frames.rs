@@ -23,7 +23,7 @@ pub use orchestra_core::ledger::RunErrorKind;
 use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, MAX_RANK, OutputSlotId, SlotId};
 
 /// Raised with every change of a frame. Both sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 15;
+pub const PROTOCOL_VERSION: u32 = 16;
 
 /// What a worker shall load, and how it is to serve it: the same for every engine, but for `spec`.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
@@ -162,6 +162,8 @@ pub enum FromWorker {
         batch: BatchId,
         /// Outputs that had no place there.
         dynamic: Vec<DynamicOutput>,
+        /// Rows that a program has dropped, by their numbers in the run. Their outputs stand for nothing.
+        dropped: Vec<usize>,
         /// Where the time went.
         timing: RunTiming,
         /// Resident memory of the worker in bytes.

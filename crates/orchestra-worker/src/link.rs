@@ -127,7 +127,8 @@ impl WorkerLink {
         let RunError { kind, mut error } = match result {
             Ok(dynamic) => {
                 let rss_bytes = self.rss_bytes.load(Ordering::Relaxed);
-                match self.send(&FromWorker::Done { batch, dynamic, timing, rss_bytes }) {
+                let done = FromWorker::Done { batch, dynamic, dropped: Vec::new(), timing, rss_bytes };
+                match self.send(&done) {
                     // Half the batch has half the outputs.
                     Err(error @ CodecError::TooLarge { .. }) => RunError {
                         kind: RunErrorKind::TooLarge,

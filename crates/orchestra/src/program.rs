@@ -41,7 +41,9 @@ impl ProgramEngine {
         program: &Program,
     ) -> Self {
         let outputs: Vec<Json> = stage.gives.0.iter().map(told).collect();
-        let spec = serde_json::json!({ "outputs": outputs, "values": batch.values }).to_string().into_bytes();
+        let spec =
+            serde_json::json!({ "outputs": outputs, "values": batch.values, "loop": batch.told_loop() });
+        let spec = spec.to_string().into_bytes();
         let (program, rules) = (program.clone(), model.sandbox.clone());
         Self { launcher: Arc::clone(launcher), program, rules, spec }
     }

@@ -52,7 +52,7 @@ fn run() -> Run {
 fn done(shape: Vec<usize>, data: Vec<u8>) -> FromWorker {
     let output = DynamicOutput { output: 0, dtype: DType::I64, shape, data };
     let timing = RunTiming { bind_ns: 1, run_ns: 2, copy_out_ns: 3 };
-    FromWorker::Done { batch: BatchId(7), dynamic: vec![output], timing, rss_bytes: 300 }
+    FromWorker::Done { batch: BatchId(7), dynamic: vec![output], dropped: vec![1, 3], timing, rss_bytes: 300 }
 }
 
 fn hello() -> FromWorker {

@@ -279,6 +279,7 @@ impl ProgramDraft for Unread {
             outputs: self.outputs.iter().map(column_of).collect(),
             max_batch: None,
             gpu: true,
+            drops: false,
             code: Code::Kernel(kernel),
         })
     }

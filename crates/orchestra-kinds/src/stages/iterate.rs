@@ -9,7 +9,7 @@ use orchestra_plan::{
 use super::shared::batches::{BatchSettings, InputTable, upstreams_of_model};
 
 /// The most rounds of a row: as many as fit into an `i32` of a program that reads the records.
-const MAX_ROUNDS: u64 = i32::MAX as u64;
+pub const MAX_ROUNDS: u64 = i32::MAX as u64;
 
 settings! {
     pub struct Iterate {
@@ -32,9 +32,11 @@ settings! {
 }
 
 /// The inputs of the next round, and the outputs that they take.
+#[derive(Debug)]
 pub struct FeedSetting(NamedTexts);
 
 /// What ends a row before its last round.
+#[derive(Debug)]
 pub struct UntilSetting(UntilDraft);
 
 impl TypedStage for Iterate {
@@ -50,18 +52,27 @@ impl TypedStage for Iterate {
 
 impl Drafted for Iterate {
     fn draft(self, f: &mut Fields<'_, '_>) -> Option<Draft> {
-        let Self { rounds, feed, until, .. } = self;
-        for (key, is_read) in [("feed", feed.is_some()), ("until", until.is_some())] {
-            f.entry(key).is_none_or(|_| is_read).then_some(())?;
-        }
         let mut draft = self.batch.of(self.model);
-        draft.iteration = Some(Box::new(IterationDraft {
-            rounds,
-            feed: feed.map(|FeedSetting(NamedTexts(pairs))| pairs),
-            until: until.map(|UntilSetting(until)| until),
-        }));
+        draft.iteration = Some(iteration(f, self.rounds, self.feed, self.until)?);
         Some(Draft::Batch(draft))
     }
+}
+
+/// The loop of these settings of a stage; `None` where one of them was refused.
+pub fn iteration(
+    f: &mut Fields<'_, '_>,
+    rounds: u32,
+    feed: Option<FeedSetting>,
+    until: Option<UntilSetting>,
+) -> Option<Box<IterationDraft>> {
+    for (key, is_read) in [("feed", feed.is_some()), ("until", until.is_some())] {
+        f.entry(key).is_none_or(|_| is_read).then_some(())?;
+    }
+    Some(Box::new(IterationDraft {
+        rounds,
+        feed: feed.map(|FeedSetting(NamedTexts(pairs))| pairs),
+        until: until.map(|UntilSetting(until)| until),
+    }))
 }
 
 impl Setting for FeedSetting {

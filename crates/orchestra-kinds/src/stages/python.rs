@@ -14,6 +14,7 @@ use orchestra_plan::{
 };
 use serde::Deserialize;
 
+use super::iterate::{FeedSetting, MAX_ROUNDS, UntilSetting, iteration};
 use super::shared::batches::{BatchSettings, InputTable, upstreams_of_model};
 use super::shared::user_code::{DeclaredOutputs, column_of, file_name};
 
@@ -23,10 +24,10 @@ macro_rules! client {
 }
 
 /// The package that a script imports, without what is for use by hand. An interpreter runs [`FINDER`], which finds the modules in these texts.
-const CLIENT: [(&str, &str); 14] = client!(
+const CLIENT: [(&str, &str); 15] = client!(
     "orchestra.py" "orchestra_stages/__init__.py" "orchestra_stages/__main__.py" "orchestra_stages/alone.py"
     "orchestra_stages/batches.py" "orchestra_stages/calls.py" "orchestra_stages/declare.py" "orchestra_stages/describe.py"
-    "orchestra_stages/errors.py" "orchestra_stages/script.py" "orchestra_stages/slots.py" "orchestra_stages/values.py"
+    "orchestra_stages/errors.py" "orchestra_stages/loops.py" "orchestra_stages/script.py" "orchestra_stages/slots.py" "orchestra_stages/values.py"
     "orchestra_stages/wire.py" "orchestra_stages/worker.py"
 );
 const FINDER: &str = include_str!("../../../../clients/python/orchestra_stages/embedded.py");
@@ -54,6 +55,13 @@ settings! {
         inputs: InputTable,
         /// `{ mean = { dtype = "f32", shape = [3] } }`: what it gives for a row; -1 stands for a dimension that is known after the call
         outputs: Option<DeclaredOutputs> => "those of the decorator",
+        /// runs the function on its own outputs, up to so many rounds of each row; `rounds`, an i64, is then an output more, and says how many a row took
+        #[range(1, MAX_ROUNDS)]
+        rounds: Option<u32>,
+        /// `{ argument = "output" }`: which output of a round is which argument of the next; the other arguments keep what the row brought
+        feed: Option<FeedSetting> => "outputs with the names of arguments; else the only ones",
+        /// `"output < number"` or `"output <= number"`, of an output with one number per row: a row that meets it has ended. What is no number never does
+        until: Option<UntilSetting>,
         /// how rows become batches, of which each is a call
         batch: BatchSettings => "`max` of the decorator, else by device",
     }
@@ -75,9 +83,19 @@ impl TypedStage for Python {
 }
 
 impl Drafted for Python {
-    fn draft(self, f: &mut Fields<'_, '_>) -> Option<Draft> {
+    fn draft(mut self, f: &mut Fields<'_, '_>) -> Option<Draft> {
         f.entry("outputs").is_none_or(|_| self.outputs.is_some()).then_some(())?;
         let mut draft = self.batch.of(file_name(&self.script));
+        let (feed, until) = (self.feed.take(), self.until.take());
+        match self.rounds {
+            Some(rounds) => draft.iteration = Some(iteration(f, rounds, feed, until)?),
+            None if f.entry("rounds").is_some() => return None,
+            None if f.entry("feed").or(f.entry("until")).is_some() => {
+                f.missing("rounds", "say how many rounds a row takes at most: rounds = 100");
+                return None;
+            }
+            None => {}
+        }
         draft.program = Some(Arc::new(self));
         Some(Draft::Batch(draft))
     }
@@ -91,6 +109,7 @@ struct Described {
     outputs: Option<Vec<PythonTensor>>,
     batch: Option<u64>,
     gpu: bool,
+    drops: bool,
     /// Files that make the results, with their digests.
     files: Vec<(String, String)>,
 }
@@ -174,6 +193,7 @@ impl ProgramDraft for Python {
             outputs,
             max_batch: described.batch,
             gpu: described.gpu,
+            drops: described.drops,
             code: Code::Program(program),
         })
     }

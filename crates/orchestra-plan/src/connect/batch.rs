@@ -64,9 +64,11 @@ impl<'a> Wiring<'a, '_> {
         let mut outputs: Vec<TensorSpec> = given.iter().map(|output| output.read.tensor.clone()).collect();
         let pixels: Vec<Option<PixelInput>> = fed.into_iter().map(|fed| fed.pixels).collect();
         let iteration = draft.iteration.as_ref().map(|draft| {
-            let (inputs, outputs, pixels) = (&tensors, &outputs, &pixels);
-            let iterated = IteratedModel { stage: &node.name, model: signature, inputs, outputs, pixels };
-            iterated.resolve(draft, self.cx)
+            let column =
+                |spec: &TensorSpec| Column { name: spec.name.clone(), ty: ColumnType::Tensor(spec.clone()) };
+            let inputs = tensors.iter().map(column).chain(values.iter().cloned()).collect();
+            let (stage, outputs, pixels) = (&node.name, columns(&given, &outputs), &pixels);
+            IteratedModel { stage, known, inputs, outputs, pixels }.resolve(draft, self.cx)
         });
         let iteration = iteration.transpose()?;
         if iteration.is_some() {
@@ -88,6 +90,7 @@ impl<'a> Wiring<'a, '_> {
             priority: model.asked.priority(),
             recycle: model.asked.recycle,
             iteration,
+            drops: known.drops,
             trim: trim.map(|(trim, _)| trim),
             ..BatchPlan::default()
         };

@@ -1,25 +1,26 @@
-//! Whether the settings of a loop fit its model. Loads nothing.
+//! Whether the settings of a loop fit its model or program. Loads nothing.
 
+use orchestra_core::PixelInput;
+use orchestra_core::data::{Column, ColumnType};
 use orchestra_core::iteration::{Feed, Iteration, ROUNDS, Until};
-use orchestra_core::{PixelInput, TensorSpec};
 
 use crate::cx::Cx;
 use crate::diagnostics::{Reported, Span};
 use crate::fields::Spanned;
 use crate::kind::{IterationDraft, UntilDraft};
 use crate::nearest::{list, suggestion};
-use crate::plan::ModelPlan;
+use crate::workflow::KnownModel;
 
-/// A stage that loops, and its model.
+/// A stage that loops, and its model or program.
 pub(super) struct IteratedModel<'a> {
     /// Name and place of the stage.
     pub stage: &'a Spanned<String>,
-    pub model: &'a ModelPlan,
-    /// The inputs of the model as they lie in slots.
-    pub inputs: &'a [TensorSpec],
-    /// The outputs of the model that the stage can have.
-    pub outputs: &'a [TensorSpec],
-    /// Those that lie there as pixels.
+    pub known: &'a KnownModel,
+    /// What is fed: the inputs as they lie in slots, then those that do not.
+    pub inputs: Vec<Column>,
+    /// The outputs that the stage can have.
+    pub outputs: Vec<Column>,
+    /// Those of the first inputs that lie there as pixels.
     pub pixels: &'a [Option<PixelInput>],
 }
 
@@ -33,63 +34,57 @@ impl IteratedModel<'_> {
     }
 
     fn name(&self) -> &str {
-        &self.model.name
+        &self.known.plan.name
+    }
+
+    fn is_program(&self) -> bool {
+        self.known.plan.code.is_some()
     }
 
     /// Whether rows can be kept one by one, and the output `rounds` has its name for itself.
     fn check_model(&self, cx: &mut Cx<'_>) -> Result<(), Reported> {
         let (stage, model) = (&self.stage.value, self.name());
-        let outputs = self.outputs;
-        if let Some(text) = self.model.text_inputs.first() {
-            let message = format!(
-                "stage `{stage}` cannot loop over model `{model}`: its input `{}` takes texts",
-                text.name
-            );
-            let help = "run the model once by an `infer` stage, or split off what makes numbers of the texts";
-            return cx.error(self.stage.span, message).help(help).fail();
-        }
-        if let Some(open) = outputs.iter().find(|output| output.fixed_row().is_none()) {
-            let message = format!(
-                "stage `{stage}` cannot loop over model `{model}`: its output `{}` has no fixed shape",
-                open.name
-            );
-            return cx
-                .error(self.stage.span, message)
-                .label(format!("it is {open}"))
-                .help("export the model with fixed dimensions other than the batch")
-                .fail();
-        }
-        if outputs.iter().any(|output| output.name == ROUNDS) {
-            let message = format!(
-                "stage `{stage}` gives an output `{ROUNDS}` of its own, and model `{model}` has one of that name"
-            );
-            let help = "export the model with another name for it";
-            return cx.error(self.stage.span, message).help(help).fail();
-        }
-        Ok(())
+        let cannot = |why: String| format!("stage `{stage}` cannot loop over model `{model}`: {why}");
+        let text = self.known.plan.text_inputs.first();
+        let open = self.outputs.iter().find(|output| !is_fixed(output));
+        let (why, help) = match (text, open) {
+            _ if self.known.drops => (
+                cannot("it drops rows".to_owned()),
+                "leave `drops` of the decorator out, and put a `filter` behind the stage",
+            ),
+            (Some(text), _) => (
+                cannot(format!("its input `{}` takes texts", text.name)),
+                "run the model once by an `infer` stage, or split off what makes numbers of the texts",
+            ),
+            (None, Some(open)) if !self.is_program() => {
+                let message = cannot(format!("its output `{}` has no fixed shape", open.name));
+                return cx
+                    .error(self.stage.span, message)
+                    .label(format!("it is {}", open.ty))
+                    .help("export the model with fixed dimensions other than the batch")
+                    .fail();
+            }
+            _ if self.outputs.iter().any(|output| output.name == ROUNDS) => (
+                format!(
+                    "stage `{stage}` gives an output `{ROUNDS}` of its own, and model `{model}` has one of that name"
+                ),
+                match self.is_program() {
+                    true => "give it another name in the script",
+                    false => "export the model with another name for it",
+                },
+            ),
+            _ => return Ok(()),
+        };
+        cx.error(self.stage.span, why).help(help).fail()
     }
 
     fn feed(&self, draft: &IterationDraft, cx: &mut Cx<'_>) -> Result<Vec<Feed>, Reported> {
-        let Some(pairs) = &draft.feed else {
-            let ([_], [_]) = (self.inputs, self.outputs) else {
-                let names = |specs: &[TensorSpec]| list(specs.iter().map(|spec| spec.name.as_str()));
-                let message =
-                    format!("stage `{}` must say what a round takes of the one before", self.stage.value);
-                let help = format!(
-                    "write feed = {{ input = \"output\" }}; inputs of model `{}`: {}; outputs: {}",
-                    self.name(),
-                    names(&self.model.inputs),
-                    names(self.outputs)
-                );
-                return cx.error(self.stage.span, message).label("`feed` is missing").help(help).fail();
-            };
-            return self.fits(Feed { output: 0, input: 0 }, self.stage.span, cx).map(|feed| vec![feed]);
-        };
+        let Some(pairs) = &draft.feed else { return self.feed_by_default(cx) };
         let mut found: Result<Vec<Feed>, Reported> = Ok(Vec::new());
         let mut taken = Vec::new();
         for (input, at) in pairs {
-            let input = self.place("input", &self.model.inputs, input, cx);
-            let output = self.place("output", self.outputs, at, cx);
+            let input = self.place("input", &self.inputs, input, cx);
+            let output = self.place("output", &self.outputs, at, cx);
             let fed = input.and_then(|input| {
                 let output = output?;
                 if taken.contains(&output) {
@@ -108,16 +103,49 @@ impl IteratedModel<'_> {
         found
     }
 
+    /// Outputs become the inputs of their names; of one input and one output, whatever their names are.
+    fn feed_by_default(&self, cx: &mut Cx<'_>) -> Result<Vec<Feed>, Reported> {
+        let of_its_name = |(input, column): (usize, &Column)| {
+            let output = self.outputs.iter().position(|output| output.name == column.name)?;
+            Some(Feed { output, input })
+        };
+        let mut feeds: Vec<Feed> = self.inputs.iter().enumerate().filter_map(of_its_name).collect();
+        if let (true, [_], [_]) = (feeds.is_empty(), &self.inputs[..], &self.outputs[..]) {
+            feeds.push(Feed { output: 0, input: 0 });
+        }
+        if feeds.is_empty() {
+            let names = |columns: &[Column]| list(columns.iter().map(|column| column.name.as_str()));
+            let message =
+                format!("stage `{}` must say what a round takes of the one before", self.stage.value);
+            let help = format!(
+                "write feed = {{ input = \"output\" }}; inputs of model `{}`: {}; outputs: {}",
+                self.name(),
+                names(&self.inputs),
+                names(&self.outputs)
+            );
+            return cx.error(self.stage.span, message).label("`feed` is missing").help(help).fail();
+        }
+        feeds.into_iter().map(|feed| self.fits(feed, self.stage.span, cx)).collect()
+    }
+
     fn fits(&self, feed: Feed, span: Span, cx: &mut Cx<'_>) -> Result<Feed, Reported> {
-        let (gives, takes) = (&self.outputs[feed.output], self.inputs.get(feed.input).ok_or(Reported)?);
+        let (gives, takes) = (&self.outputs[feed.output], &self.inputs[feed.input]);
         let is_pixels = self.pixels.get(feed.input).is_some_and(Option::is_some);
-        if gives.dtype == takes.dtype && gives.fixed_row() == takes.fixed_row() && !is_pixels {
+        let is_same = match (gives.ty.tensor(), takes.ty.tensor()) {
+            (Some(gives), Some(takes)) => {
+                let row = gives.fixed_row();
+                gives.dtype == takes.dtype && row.is_some() && row == takes.fixed_row()
+            }
+            _ => gives.ty == ColumnType::Text && *takes.ty.required() == ColumnType::Text,
+        };
+        if is_same && !is_pixels {
             return Ok(feed);
         }
         let (model, output, input) = (self.name(), &gives.name, &takes.name);
         let message = format!(
             "output `{output}` of model `{model}` cannot become its input `{input}` in the next round"
         );
+        let (gives, takes) = (&gives.ty, &takes.ty);
         let d = cx.error(span, message);
         match is_pixels {
             true => d.label(format!("`{output}` is {gives}, `{input}` is given pixels: {takes}")).help(
@@ -125,22 +153,24 @@ impl IteratedModel<'_> {
             ),
             false => d
                 .label(format!("`{output}` is {gives}, `{input}` is {takes}"))
-                .help("type and shape must be the same"),
+                .help("both must be arrays of the same type and fixed shape, or texts of a program"),
         };
         d.fail()
     }
 
     fn until(&self, draft: &UntilDraft, cx: &mut Cx<'_>) -> Result<Until, Reported> {
-        let output = self.place("output", self.outputs, &draft.output, cx)?;
-        let spec = &self.outputs[output];
-        if let Some(n) = spec.row_len().filter(|n| *n != 1) {
+        let output = self.place("output", &self.outputs, &draft.output, cx)?;
+        let Column { name, ty } = &self.outputs[output];
+        let len = ty.tensor().and_then(|tensor| tensor.row_len());
+        if len != Some(1) {
+            let has = len.map_or_else(|| "has no fixed number of them".to_owned(), |n| format!("has {n}"));
             let message = format!(
-                "`until` of stage `{}` compares one number per row, and output `{}` has {n}",
-                self.stage.value, spec.name
+                "`until` of stage `{}` compares one number per row, and output `{name}` {has}",
+                self.stage.value
             );
             return cx
                 .error(draft.output.span, message)
-                .label(format!("it is {spec}"))
+                .label(format!("it is {ty}"))
                 .help("let the model give the largest or the sum of them as an output of its own")
                 .fail();
         }
@@ -150,15 +180,20 @@ impl IteratedModel<'_> {
     fn place(
         &self,
         what: &str,
-        specs: &[TensorSpec],
+        columns: &[Column],
         name: &Spanned<String>,
         cx: &mut Cx<'_>,
     ) -> Result<usize, Reported> {
-        specs.iter().position(|spec| spec.name == name.value).ok_or(()).or_else(|()| {
-            let names = specs.iter().map(|spec| spec.name.as_str());
+        columns.iter().position(|column| column.name == name.value).ok_or(()).or_else(|()| {
+            let names = columns.iter().map(|column| column.name.as_str());
             let help = suggestion(&format!("{what}s"), &name.value, names);
             let message = format!("model `{}` has no {what} `{}`", self.name(), name.value);
             cx.error(name.span, message).help(help).fail()
         })
     }
+}
+
+/// Whether it is a tensor of fixed shape.
+fn is_fixed(column: &Column) -> bool {
+    column.ty.tensor().is_some_and(|tensor| tensor.fixed_row().is_some())
 }

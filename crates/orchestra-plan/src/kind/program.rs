@@ -60,5 +60,7 @@ pub struct ResolvedProgram {
     pub max_batch: Option<u64>,
     /// Whether it runs on GPUs. One that does not is placed on the cores.
     pub gpu: bool,
+    /// Whether it may drop rows.
+    pub drops: bool,
     pub code: Code,
 }

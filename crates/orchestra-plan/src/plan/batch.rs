@@ -13,7 +13,7 @@ use orchestra_core::{
 use serde::Serialize;
 
 use super::ColumnRef;
-use crate::settings;
+use crate::{iteration, settings};
 
 /// A model file and what is known of it without loading it.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -104,6 +104,9 @@ pub struct BatchPlan {
     /// How the model runs on its own outputs, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iteration: Option<Iteration>,
+    /// Whether the program may drop rows.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub drops: bool,
     /// The input of which the model computes no more than pictures fill. The layout then has an input more, where the picture of a row lies, and
     /// all rows of a slot are trimmed alike.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -124,6 +127,17 @@ impl BatchPlan {
     pub fn held_by_workers(&self) -> usize {
         let workers: usize = self.workers.iter().map(WorkerPlan::most).sum();
         workers * (self.streams + self.ready)
+    }
+
+    /// The loop of the stage as its program is told of it: `{"rounds", "feed": [[input, output]], "until": [output, number, or equal]}`.
+    pub fn told_loop(&self) -> Option<serde_json::Value> {
+        self.iteration.as_ref().map(|iteration| iteration::settings(iteration, self))
+    }
+
+    /// What it takes, by the names of the model or program: what lies in slots, then what does not.
+    pub fn input_names(&self) -> impl Iterator<Item = &str> {
+        let in_slots = self.layout.inputs.iter().map(|span| &*span.tensor.name);
+        in_slots.chain(self.values.iter().map(|column| &*column.name))
     }
 
     /// How many answers of outputs of open shape the run may hold at once, at most: of all batches that are with workers, one that each worker is just sending,

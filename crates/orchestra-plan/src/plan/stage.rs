@@ -97,6 +97,7 @@ impl StagePlan {
     pub fn fan(&self) -> FanOut {
         match &self.runs {
             Shape::Map(map) => map.fan(),
+            Shape::Batch(batch) if batch.drops => FanOut::AtMostOne,
             Shape::Batch(_) | Shape::Fold(_) => FanOut::One,
         }
     }

@@ -88,7 +88,9 @@ impl Actor for Batcher {
                 state.ledger.worker_ready(worker, device);
                 state.args.completion.serving();
             }
-            BatcherMsg::Done { worker, batch, dynamic, ran } => state.done(worker, batch, dynamic, ran),
+            BatcherMsg::Done { worker, batch, dynamic, dropped, ran } => {
+                state.done(worker, batch, (dynamic, dropped), ran);
+            }
             BatcherMsg::Fault { worker, batch, kind, error, ran } => {
                 state.fault(worker, batch, kind, error, ran);
             }

@@ -68,9 +68,13 @@ async fn an_answer_to_no_request_ends_its_worker_and_costs_no_item_an_attempt() 
 #[tokio::test(start_paused = true)]
 async fn an_answer_with_an_odd_output_fails_its_items_by_name_and_the_worker_lives_on() {
     for dynamic in [false, true] {
-        for odd in
-            [OutputFault::MoreRows, OutputFault::FewerRows, OutputFault::OtherType, OutputFault::HugeShape]
-        {
+        for odd in [
+            OutputFault::MoreRows,
+            OutputFault::FewerRows,
+            OutputFault::OtherType,
+            OutputFault::HugeShape,
+            OutputFault::Drops,
+        ] {
             let run = with_fault(RunFault::AnswersOddly(odd), dynamic).await;
             run.all_done_but(8..12).failed_as(FailureKind::Result);
             run.check((run.restarts, run.retries) == (0, 0), "no worker is replaced");

@@ -318,7 +318,7 @@ impl Core {
         self.runs_no_more(run);
         let timing = RunTiming { run_ns: takes.as_nanos() as u64, ..RunTiming::default() };
         let (batch, dynamic) = (run.batch, self.dynamic(run));
-        voice.say(&FromWorker::Done { batch, dynamic, timing, rss_bytes: 0 }).await;
+        voice.say(&FromWorker::Done { batch, dynamic, dropped: Vec::new(), timing, rss_bytes: 0 }).await;
         *self.answered.lock().unwrap() = Some(run.batch);
         After::Answered
     }
@@ -354,7 +354,9 @@ impl Core {
             RunFault::AnswersOddly(odd) => {
                 tokio::time::sleep(takes).await;
                 self.runs_no_more(run);
-                voice.say(&done(run.batch, self.odd_output(run, odd))).await;
+                let dropped = if odd == OutputFault::Drops { vec![0] } else { Vec::new() };
+                let (batch, dynamic, timing) = (run.batch, self.odd_output(run, odd), RunTiming::default());
+                voice.say(&FromWorker::Done { batch, dynamic, dropped, timing, rss_bytes: 0 }).await;
                 return Ok(After::Answered);
             }
             RunFault::Garbage => voice.say_bytes(&[0xff; 64]).await,
@@ -495,6 +497,7 @@ impl Core {
             OutputFault::OtherType => output.dtype = DType::I32,
             OutputFault::HugeShape => output.shape.extend([usize::MAX, 2]),
             OutputFault::Missing => return Vec::new(),
+            OutputFault::Drops => {}
         }
         vec![output]
     }
@@ -511,5 +514,5 @@ fn loaded(took: Duration, warmed: usize) -> FromWorker {
 }
 
 fn done(batch: BatchId, dynamic: Vec<DynamicOutput>) -> FromWorker {
-    FromWorker::Done { batch, dynamic, timing: RunTiming::default(), rss_bytes: 0 }
+    FromWorker::Done { batch, dynamic, dropped: Vec::new(), timing: RunTiming::default(), rss_bytes: 0 }
 }

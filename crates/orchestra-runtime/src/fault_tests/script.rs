@@ -247,6 +247,8 @@ pub enum OutputFault {
     /// It claims to be larger than any memory.
     HugeShape,
     Missing,
+    /// It says that its first row is dropped, which this stage does not allow.
+    Drops,
 }
 
 /// What happens to a loaded worker at some time.

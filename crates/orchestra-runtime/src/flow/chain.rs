@@ -321,6 +321,12 @@ impl Chain {
         });
     }
 
+    /// Ends a token that the stage in front of the chain has dropped. It has not failed.
+    pub fn drop_row(&self, token: &Token, out: &mut Outcome) {
+        self.context.stats.first_items(self.origin).pass();
+        self.end_dropped(token, out);
+    }
+
     /// Ends a token in front of the chain, a part of which has failed: that failure is reported.
     pub fn end_with_failed_part(&self, token: &Token, out: &mut Outcome) {
         self.with(token, out, None, |row| {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use orchestra_core::data::{Column, ItemError, Label, Value};
-use orchestra_core::shapes::{MapRuns, RowScope};
+use orchestra_core::shapes::{FanOut, MapRuns, RowScope};
 use orchestra_core::{Failure, StageId, locked};
 use orchestra_plan::{ColumnRef, Origin};
 use orchestra_worker::frames::RunErrorKind;
@@ -87,6 +87,8 @@ struct ProcessorWork {
     chain: Chain,
     outputs: Vec<Column>,
     passthrough_columns: Vec<ColumnRef>,
+    /// Whether its workers may drop rows.
+    drops: bool,
     /// What threads that have done a batch keep for the next one.
     runs: Mutex<Vec<(MapRuns, Outcome)>>,
     /// Bytes of the records of the last batch.
@@ -101,8 +103,9 @@ impl ProcessorWork {
         let outputs = plan.gives.0.clone();
         let passthrough_columns =
             plan.batch().map_or_else(Vec::new, |batch| batch.passthrough_columns.clone());
+        let drops = plan.fan() == FanOut::AtMostOne;
         let (usual_text, open) = (AtomicUsize::new(0), AtomicUsize::new(1));
-        Self { stage, chain, outputs, passthrough_columns, runs: Mutex::default(), usual_text, open }
+        Self { stage, chain, outputs, passthrough_columns, drops, runs: Mutex::default(), usual_text, open }
     }
 
     /// The call that closes the last one passes the end on.
@@ -110,6 +113,18 @@ impl ProcessorWork {
         if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.chain.drained();
         }
+    }
+
+    /// Per row of the batch whether its worker has dropped it; nothing where it has dropped none.
+    fn dropped(&self, batch: &CompletedBatch) -> Result<Vec<bool>, String> {
+        let mut dropped = vec![false; if batch.dropped.is_empty() { 0 } else { batch.rows.count }];
+        for row in &batch.dropped {
+            match dropped.get_mut(*row).filter(|_| self.drops) {
+                Some(dropped) => *dropped = true,
+                None => return Err(format!("its worker has dropped row {row}, which it must not")),
+            }
+        }
+        Ok(dropped)
     }
 
     /// Whether the batch takes a few microseconds and cannot wait for anything.
@@ -121,26 +136,30 @@ impl ProcessorWork {
         let began = batch.trace.as_ref().map(|_| self.chain.context.clock.now());
         let lock = || locked(&self.runs);
         let (mut runs, mut out) = lock().pop().unwrap_or_default();
-        let outputs = batch.outputs(&self.outputs);
+        let given = batch.outputs(&self.outputs).and_then(|outputs| Ok((outputs, self.dropped(&batch)?)));
         let mut copies = vec![Vec::new(); self.outputs.len()];
         let linear = self.chain.linear;
         let usual_text = self.usual_text.load(Ordering::Relaxed);
         // A little more than last time, so that most batches fit.
         out.text.reserve(usual_text + usual_text / 16);
         let mut failed_rows = Vec::new();
-        let (mut n_rows, mut n_failed) = (0, 0);
+        let (mut n_rows, mut n_failed, mut n_dropped) = (0, 0, 0);
         let rows = batch.rows.first..batch.rows.first + batch.rows.count;
-        for row in rows.clone() {
+        for row in rows {
             let Some(token) = batch.slot.tokens.get(row).and_then(Option::as_ref) else { continue };
             n_rows += 1;
             if let (Some(trace), None, Some(item)) = (&batch.trace, linear, token.ticket.timeline()) {
                 item.ran(trace); // Before the item can end.
             }
             let before = (out.done.len(), out.n_failed);
-            match &outputs {
-                Ok(outputs) => {
-                    let row = row - batch.rows.first;
-                    let values = outputs.iter().zip(&mut copies).map(|(rows, copy)| rows.row(row, copy));
+            let at = row - batch.rows.first;
+            match &given {
+                Ok((_, dropped)) if dropped.get(at) == Some(&true) => {
+                    n_dropped += 1;
+                    self.chain.drop_row(token, &mut out);
+                }
+                Ok((outputs, _)) => {
+                    let values = outputs.iter().zip(&mut copies).map(|(rows, copy)| rows.row(at, copy));
                     self.row(&values.collect::<OutputValues<'_>>(), token, &mut runs, &mut out);
                 }
                 Err(error) => self.chain.fail(token, self.stage, ItemError::result(error.clone()), &mut out),
@@ -153,30 +172,37 @@ impl ProcessorWork {
                 failed_rows.push(row);
             }
         }
-        drop(outputs);
-        self.chain.context.stats.stage(self.stage).left.add(n_rows - n_failed as u64);
+        drop(given);
+        self.chain.context.stats.stage(self.stage).left.add(n_rows - n_failed as u64 - n_dropped);
         self.chain.book(&runs.counts);
         runs.counts.clear();
         self.usual_text.store(out.text.len(), Ordering::Relaxed);
         if let (Some(trace), Some(began)) = (&batch.trace, began) {
             trace.processed.get_or_init(|| (began, self.chain.context.clock.now()));
         }
-        if let (Some(sink), Some(source)) = (linear, out.done.first().map(|first| first.source)) {
-            let traced = batch.trace.as_ref().map(|trace| {
-                let items = Arc::clone(&batch.slot.tokens);
-                DoneRows::new(items, rows, failed_rows, Arc::clone(trace))
-            });
-            // The slot is free for the next rows before these are looked at; but where records are large, only when they are
-            // written.
-            let hold = || Box::new((Arc::clone(&batch.slot), std::mem::take(&mut batch.open)));
-            let hold = (out.text.len() >= BYTES_AT_ONCE).then(hold);
-            let (done, text) = (std::mem::take(&mut out.done), std::mem::take(&mut out.text));
-            out.whole = Some(SingleRecordItems { source, sink, done, text, traced, hold });
+        if linear.is_some() {
+            self.pack_whole(&mut batch, failed_rows, &mut out);
         }
         drop(batch);
         self.chain.send(&mut out);
         out.text.clear();
         lock().push((runs, out));
+    }
+
+    /// Packs the items that have ended in the only sink.
+    fn pack_whole(&self, batch: &mut CompletedBatch, failed_rows: Vec<usize>, out: &mut Outcome) {
+        let (Some(sink), Some(first)) = (self.chain.linear, out.done.first()) else { return };
+        let source = first.source;
+        let traced = batch.trace.as_ref().map(|trace| {
+            let rows = batch.rows.first..batch.rows.first + batch.rows.count;
+            DoneRows::new(Arc::clone(&batch.slot.tokens), rows, failed_rows, Arc::clone(trace))
+        });
+        // The slot is free for the next rows before these are looked at; but where records are large, only when they are
+        // written.
+        let hold = || Box::new((Arc::clone(&batch.slot), std::mem::take(&mut batch.open)));
+        let hold = (out.text.len() >= BYTES_AT_ONCE).then(hold);
+        let (done, text) = (std::mem::take(&mut out.done), std::mem::take(&mut out.text));
+        out.whole = Some(SingleRecordItems { source, sink, done, text, traced, hold });
     }
 
     fn row(&self, values: &[Value<'_>], token: &Token, runs: &mut MapRuns, out: &mut Outcome) {

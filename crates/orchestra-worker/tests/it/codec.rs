@@ -141,6 +141,7 @@ proptest! {
         let done = |len: usize| FromWorker::Done {
             batch: BatchId(batch),
             dynamic: vec![DynamicOutput { output: 0, dtype: DType::U8, shape: vec![len], data: vec![7; len] }],
+            dropped: Vec::new(),
             timing: RunTiming::default(),
             rss_bytes: 1,
         };
@@ -182,6 +183,7 @@ fn a_large_frame_arrives_whole_and_the_ones_behind_it_too() {
         let done = FromWorker::Done {
             batch: orchestra_core::BatchId(1),
             dynamic: vec![output],
+            dropped: Vec::new(),
             timing: Default::default(),
             rss_bytes: 0,
         };
@@ -288,6 +290,12 @@ fn words_of_a_worker_are_cut_and_a_frame_of_them_has_a_bound_of_its_own() {
     let data = vec![1; MAX_FRAME_OF_WORDS + 1];
     let output =
         DynamicOutput { output: 0, dtype: orchestra_core::DType::U8, shape: vec![1, data.len()], data };
-    let done = FromWorker::Done { batch, dynamic: vec![output], timing: Default::default(), rss_bytes: 0 };
+    let done = FromWorker::Done {
+        batch,
+        dynamic: vec![output],
+        dropped: Vec::new(),
+        timing: Default::default(),
+        rss_bytes: 0,
+    };
     assert_eq!(decoded(&done).unwrap(), Some(done.clone()), "outputs may be larger");
 }

@@ -138,18 +138,18 @@ impl Files for FakeHost {
             [.., "/flows/slow.py"] => return Err("it took longer than 60 s".to_owned()),
             [.., "/flows/cores.py"] => {
                 r#"{ "name": "f", "inputs": [{ "name": "x", "dtype": null, "shape": null }],
-                     "outputs": [{ "name": "y", "dtype": "float16", "shape": [2, null] }], "batch": 16, "gpu": false, "files": [] }"#
+                     "outputs": [{ "name": "y", "dtype": "float16", "shape": [2, null] }], "batch": 16, "gpu": false, "drops": false, "files": [] }"#
             }
             [.., "/flows/gpu.py"] => {
                 r#"{ "name": "f", "inputs": [{ "name": "x", "dtype": null, "shape": null }],
-                     "outputs": [{ "name": "y", "dtype": "float32", "shape": [] }], "batch": null, "gpu": true, "files": [] }"#
+                     "outputs": [{ "name": "y", "dtype": "float32", "shape": [] }], "batch": null, "gpu": true, "drops": false, "files": [] }"#
             }
             [.., "/flows/silent.py"] => {
-                r#"{ "name": "f", "inputs": [{ "name": "x", "dtype": null, "shape": null }], "outputs": null, "batch": null, "gpu": false, "files": [] }"#
+                r#"{ "name": "f", "inputs": [{ "name": "x", "dtype": null, "shape": null }], "outputs": null, "batch": null, "gpu": false, "drops": false, "files": [] }"#
             }
             _ => {
                 r#"{ "name": "f", "inputs": [{ "name": "left", "dtype": null, "shape": null }, { "name": "right", "dtype": "float32", "shape": [null, 8] }],
-                     "outputs": [{ "name": "y", "dtype": "float32", "shape": [2, null] }], "batch": 16, "gpu": false, "files": [["stage.py", "00"]] }"#
+                     "outputs": [{ "name": "y", "dtype": "float32", "shape": [2, null] }], "batch": 16, "gpu": false, "drops": false, "files": [["stage.py", "00"]] }"#
             }
         };
         Ok(answer.as_bytes().to_vec())

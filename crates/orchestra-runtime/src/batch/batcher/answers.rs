@@ -17,7 +17,7 @@ impl BatcherState {
         &mut self,
         worker: WorkerId,
         batch: BatchId,
-        dynamic: Vec<DynamicOutput>,
+        (dynamic, dropped): (Vec<DynamicOutput>, Vec<usize>),
         ran: WorkerTimes,
     ) {
         let mut flight = self.in_flight.by_batch.remove(&batch);
@@ -45,7 +45,7 @@ impl BatcherState {
             let outputs = outputs.map(PendingOutputs::done);
             let open = self.open_room.take(dynamic.iter().map(|output| output.data.len()).sum());
             self.completed =
-                Some(CompletedBatch { outputs, slot, rows: completed.rows, dynamic, open, trace });
+                Some(CompletedBatch { outputs, slot, rows: completed.rows, dynamic, open, dropped, trace });
         }
         self.end_if_drained(worker);
     }

@@ -119,14 +119,14 @@ pub fn from_worker() -> impl Strategy<Value = FromWorker> {
             rss_bytes,
         },
     );
-    let done = (any::<u64>(), vec(dynamic(), 0..3), timing(), any::<u64>()).prop_map(
-        |(batch, dynamic, timing, rss_bytes)| FromWorker::Done {
+    let done = (any::<u64>(), vec(dynamic(), 0..3), vec(0..300_usize, 0..4), timing(), any::<u64>())
+        .prop_map(|(batch, dynamic, dropped, timing, rss_bytes)| FromWorker::Done {
             batch: BatchId(batch),
             dynamic,
+            dropped,
             timing,
             rss_bytes,
-        },
-    );
+        });
     prop_oneof![
         hello,
         loaded,
