@@ -18,22 +18,35 @@ class ValueReader(Reader):
 
     def rows(self, declared: List[Dict[str, Any]], n_rows: int) -> Dict[str, List[Any]]:
         """For each input of `Load.values`, a list with a value for each row."""
-        rows = [[self.value(one["ty"]) for one in declared] for _ in range(n_rows)]
-        return {one["name"]: list(column) for one, column in zip(declared, zip(*rows))}
+        values = self.values([one["ty"] for one in declared] * n_rows)
+        return {one["name"]: values[at :: len(declared)] for at, one in enumerate(declared)}
 
     def value(self, ty: Any) -> Any:
         """`str`, `bytes`, an array, a number, labels or rows as a list of dicts, or `None` where it is missing."""
-        data, at = self.data, self.at + 2
-        kind = data[at - 2]
-        if kind in (_TEXT, _BYTES):  # Written out: by `integer` and `blob` it would take three times as long.
-            n = data[at - 1]
+        return self.values([ty])[0]
+
+    def values(self, types: List[Any]) -> List[Any]:
+        """As many values, one behind the other. Texts and bytes are read here: by `blob` they would take three times as long."""
+        data, at, values = self.data, self.at, []
+        for ty in types:
+            kind, n = data[at], data[at + 1]
+            if kind != _TEXT and kind != _BYTES:
+                self.at = at + 1
+                values.append(self._other(kind, ty))
+                at = self.at
+                continue
+            at += 2
             if n > 250:
                 size = 1 << (n - 250)
                 n = int.from_bytes(data[at : at + size], "little")
                 at += size
-            self.at = at + n
-            return data[at : at + n].decode() if kind == _TEXT else data[at : at + n]
-        self.at += 1
+            values.append(data[at : at + n].decode() if kind == _TEXT else data[at : at + n])
+            at += n
+        self.at = at
+        return values
+
+    def _other(self, kind: int, ty: Any) -> Any:
+        """A value of this kind, which is neither a text nor bytes."""
         if kind == _TENSOR:
             _, dtype, shape = self.blob(), DTYPES[self.integer()], self.items(self.integer)
             return np.frombuffer(self.blob(), dtype).reshape(shape)[()]
@@ -46,7 +59,8 @@ class ValueReader(Reader):
         return None
 
     def _row(self, columns: List[Dict[str, Any]]) -> Dict[str, Any]:
-        row = [(column, self.value(column["ty"])) for column in columns[: self.integer()]]
+        columns = columns[: self.integer()]
+        row = zip(columns, self.values([column["ty"] for column in columns]))
         return {column["name"]: value for column, value in row if column["ty"] != "placement"}
 
 
