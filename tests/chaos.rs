@@ -141,6 +141,12 @@ fn what_cannot_be_run_ends_as_a_run_would() {
     with("from = \"read\"", "from = \"pixels\"")
         .must_exit(78)
         .must_say(&["no stage of the workflow runs in worker processes"]);
+    let read = "[stages.read]\nkind = \"infer\"\nfrom = ";
+    let late =
+        format!("[stages.late]\nkind = \"reduce\"\nfrom = \"pixels\"\nop = \"concat\"\n{read}\"late\"");
+    with(&format!("{read}\"pixels\""), &late)
+        .must_exit(78)
+        .must_say(&["no stage of the workflow runs in worker processes while its sources are read"]);
     place.write(&text);
     let nothing = ["--kill-every", "0", "--stop-every", "never"];
     chaos(&place, &place.workflow(), &nothing).must_exit(2).must_say(&["both off"]);

@@ -92,9 +92,9 @@ impl Lab {
         let planned = text.plan(&planning::options(workflow, None), machine, workflow);
         let plan = planning::show(planned, surroundings)?;
         planning::say_why_cpu(&plan, machine, *notices);
-        if plan.batch_stages().next().is_none() {
+        if plan.batch_stages().all(|(stage, _)| !plan.pipeline_of(stage).after.is_empty()) {
             let what = anyhow!(
-                "no stage of the workflow runs in worker processes, so there is nothing to measure; `orchestra run` runs it all the same"
+                "no stage of the workflow runs in worker processes while its sources are read, so there is nothing to measure; `orchestra run` runs it all the same"
             );
             return Err(Failed::new(ExitCode::BadFile, what));
         }

@@ -124,9 +124,14 @@ impl Plan {
         (0..).map(StageId).zip(&self.stages).filter_map(|(id, stage)| Some((id, stage.batch()?)))
     }
 
+    /// The pipeline that a stage belongs to.
+    pub fn pipeline_of(&self, stage: StageId) -> &PipelinePlan {
+        &self.pipelines[self.stages[stage.index()].pipeline.index()]
+    }
+
     /// The limits of the pipeline that a stage belongs to.
     pub fn limits_of(&self, stage: StageId) -> &Limits {
-        &self.pipelines[self.stages[stage.index()].pipeline.index()].limits
+        &self.pipeline_of(stage).limits
     }
 
     /// The limits of the pipeline that reads a source.
@@ -137,8 +142,7 @@ impl Plan {
     /// The sink in which all rows that enter a chain behind this stage end there, one record each, so that nothing has to be counted.
     pub fn linear_from(&self, origin: Origin) -> Option<SinkId> {
         let stage = origin.stage()?; // What a loader has done is one item, which is counted.
-        let pipeline = &self.pipelines[self.stages[stage.index()].pipeline.index()];
-        pipeline.linear.filter(|sink| self.sinks[sink.index()].home == Some(origin))
+        self.pipeline_of(stage).linear.filter(|sink| self.sinks[sink.index()].home == Some(origin))
     }
 
     /// The source whose items are requests, if the file has such: then all have, and all records are replies.

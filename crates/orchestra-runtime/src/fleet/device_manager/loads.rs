@@ -39,9 +39,8 @@ pub(super) fn load_order(context: &RunContext, device: DeviceId) -> Option<LoadO
     if candidates.iter().all(|candidate| candidate.declared.is_some()) {
         return None;
     }
-    let is_later =
-        |stage: StageId| !plan.pipelines[plan.stages[stage.index()].pipeline.index()].after.is_empty();
-    let later: Vec<StageId> = candidates.iter().map(|c| c.stage).filter(|stage| is_later(*stage)).collect();
+    let is_later = |stage: &StageId| !plan.pipeline_of(*stage).after.is_empty();
+    let later: Vec<StageId> = candidates.iter().map(|c| c.stage).filter(is_later).collect();
     let mut order = LoadOrder::new(candidates, reserve);
     // No worker waits for those of pipelines that start when others are complete.
     later.into_iter().for_each(|stage| order.complete(stage));
