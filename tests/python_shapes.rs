@@ -107,6 +107,7 @@ fn a_generator_makes_parts_a_decision_drops_some_and_a_function_takes_all_that_a
         );
     }
     assert_eq!((found.len(), place.lines("kept.jsonl").len()), (195, n_kept));
+    place.on_file("plan", &[]).must_print(&["    may drop rows"]);
     place.on_out("verify", &[]).must_exit(0);
     place.nothing_is_left_but(&["results.jsonl", "kept.jsonl"]);
 }

@@ -316,6 +316,9 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
     if let Some(iteration) = &batch.iteration {
         writeln!(out, "    loop: {}", iteration::described(iteration, batch))?;
     }
+    if batch.drops {
+        writeln!(out, "    may drop rows")?;
+    }
     let values: Vec<String> = batch.values.iter().map(|c| format!("`{}` {}", c.name, c.ty)).collect();
     if !values.is_empty() {
         writeln!(out, "    beside its slots: {}", values.join(", "))?;

@@ -142,6 +142,9 @@ impl<'a> ViewBuilder<'a> {
                 if let Some(iteration) = &batch.iteration {
                     details.push(format!("up to {} rounds", iteration.rounds));
                 }
+                if batch.drops {
+                    details.push("may drop rows".to_owned());
+                }
                 if batch.streams > 1 {
                     details.push(format!("{} batches at once", batch.streams));
                 }
