@@ -113,6 +113,9 @@ with tarfile.open(f'{folder}/all.tar', 'w') as tar, zipfile.ZipFile(f'{folder}/a
         tar.addfile(info, io.BytesIO(picture(name)))
         z.writestr(name, picture(name))
 head = str({'descr': '<f4', 'fortran_order': False, 'shape': (len(names), item_bytes // 4)}).encode() + b'\n'
+with open(f'{folder}/rows.py', 'w') as script:
+    script.write('import orchestra\n@orchestra.source\ndef rows():\n')
+    script.write(f"    return [{{'scan': f'images/{{name}}'}} for name in {names}]\n")
 array = b'\x93NUMPY\x01\x00' + struct.pack('<H', len(head)) + head + b'\x00' * item_bytes * len(names)
 open(f'{folder}/all.npy', 'wb').write(array)
 with zipfile.ZipFile(f'{folder}/all.npz', 'w', zipfile.ZIP_DEFLATED) as z:
@@ -161,6 +164,12 @@ fn of_kind(kind: &str) -> Option<Vec<(&'static str, &'static str, &'static str)>
         "tensors" => {
             vec![("paths = [\"all.npy\"]", "all.npy", sum), ("paths = [\"all.npz\"]", "all.npz", sum)]
         }
+        // Its items lie in the script: the planner, too, looks at it in another process.
+        "python" => vec![(
+            "script = \"rows.py\"\npython = \"python3\"\ncolumns = { scan = \"picture\" }",
+            "rows.py",
+            column,
+        )],
         "random" | "range" | "request" => return None,
         kind => panic!("say here what the parent must not read of a source of kind `{kind}`"),
     })

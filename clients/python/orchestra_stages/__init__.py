@@ -12,9 +12,11 @@
 The modules, in the order of a run:
 
     declare    what a script writes: the decorator `stage`, and `ItemError`
+    sources    what a script writes for a source: the decorator `source`
     script     loads a script and picks its stage
     describe   tells the planner what the stage takes and gives
     worker     a worker process: connects, loads the script, answers runs
+    listing    the process of a source: sends its rows
     wire       integers, texts and frames of the worker protocol
     batches    runs one batch: from its values and slots to the answer
     values     values that lie in no slot: texts, labels, pictures, lists
@@ -31,5 +33,6 @@ script, when the variables that limit the threads of numpy are set.
 """
 
 from .declare import ItemError, stage
+from .sources import source
 
-__all__ = ["ItemError", "stage"]
+__all__ = ["ItemError", "source", "stage"]

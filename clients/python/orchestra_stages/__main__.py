@@ -1,4 +1,5 @@
-"""What orchestra starts: `describe SCRIPT [STAGE]` while it plans, `worker SCRIPT [STAGE]` in a run."""
+"""What orchestra starts: `describe SCRIPT [STAGE]` while it plans, `worker SCRIPT [STAGE]` in a run; of a source
+`describe-source` and `list`."""
 
 from __future__ import annotations
 
@@ -20,6 +21,14 @@ def main() -> None:
         from .describe import describe
 
         describe(answers_to, *arguments)
+    elif mode == "describe-source":
+        from .listing import describe
+
+        describe(answers_to, *arguments)
+    elif mode == "list":
+        from .listing import list_rows
+
+        list_rows(*arguments)
     else:
         from .worker import serve
 

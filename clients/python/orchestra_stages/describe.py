@@ -7,19 +7,24 @@ import hashlib
 import json
 import os
 import sys
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from . import script
 from .errors import words
 
 
 def describe(to: int, path: str, name: Optional[str] = None) -> None:
+    """Tells what a stage is, and ends the process."""
+    answer(to, lambda: description(path, name))
+
+
+def answer(to: int, make: Callable[[], Dict[str, Any]]) -> None:
     """Writes JSON to the descriptor `to`, a description or `{"error": text}`, and ends the process."""
     try:
-        answer = description(path, name)
+        made = make()
     except BaseException as error:  # An exit of the script is its error, too.
-        answer = {"error": words(error)}
-    os.write(to, json.dumps(answer, ensure_ascii=False).encode(errors="replace"))
+        made = {"error": words(error)}
+    os.write(to, json.dumps(made, ensure_ascii=False).encode(errors="replace"))
     os._exit(0)  # Threads that the script has started would go on.
 
 

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use bincode::{Decode, Encode};
 use serde::Serialize;
 
+use crate::SandboxRules;
+
 /// What to start, and what it needs. Its worker process becomes it, once it is confined.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode, Serialize)]
 pub struct Program {
@@ -24,4 +26,14 @@ pub struct Program {
 impl Program {
     /// The argument that stands for the file that holds [`Program::text`].
     pub const TEXT: &str = "{text}";
+}
+
+/// A program that lists the items of a source. Its process yields rows instead of running batches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListingProgram {
+    pub program: Program,
+    /// What it may do.
+    pub rules: SandboxRules,
+    /// The file that people know it by.
+    pub script: PathBuf,
 }

@@ -5,6 +5,7 @@ mod elements;
 pub mod inspect;
 mod objects;
 mod picture_encoders;
+mod python_script;
 mod sinks;
 mod sources;
 mod stages;
@@ -30,6 +31,7 @@ pub fn builtin() -> Kinds {
             Arc::new(Typed::<sources::zip::Zip>::kind()),
             Arc::new(Typed::<sources::range::Range>::kind()),
             Arc::new(Typed::<sources::random::Random>::kind()),
+            Arc::new(Typed::<sources::python::PythonSource>::kind()),
             Arc::new(Typed::<sources::request::RequestSource>::kind()),
         ],
         stages: vec![

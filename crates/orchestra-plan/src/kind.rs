@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use orchestra_core::data::{Column, Schema};
 use orchestra_core::shapes::{Encoder, FanOut, Fetch, Fold, KindSettings, Map, Reduce, RequestItem, map_of};
-use orchestra_core::{ImageSpec, TensorSpec};
+use orchestra_core::{ImageSpec, ListingProgram, TensorSpec};
 use orchestra_store::{Expand, ItemEntry, ListError, ObjectOutput, ObjectStore};
 use serde_json::Value as Json;
 
@@ -86,10 +86,14 @@ pub struct SourceContext<'a, 'd> {
     pub urls: &'a [String],
     pub limits: &'a Limits,
     pub host: &'a dyn Files,
+    /// The folder of the workflow file.
+    pub folder: &'a Path,
     /// A kind that knows it says how many items the first file has, or the source where it has no files.
     pub n_items: Option<u64>,
     /// A kind whose items are requests, and none of a list, says what each brings. Such a kind has no files.
     pub request: Option<RequestItem>,
+    /// A kind whose items come from a program says what that is. Such a kind has no files.
+    pub lister: Option<ListingProgram>,
 }
 
 impl SourceContext<'_, '_> {

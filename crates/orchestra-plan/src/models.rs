@@ -102,7 +102,7 @@ fn connect_program(
 ) -> Result<KnownModel, Reported> {
     let rules = sandbox_rules(model, cx);
     let mut context = ProgramContext {
-        stage: &program.stage,
+        what: &format!("stage `{}`", program.stage),
         span: model.name.span,
         host: cx.host,
         folder: &cx.folder,

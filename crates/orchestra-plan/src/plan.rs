@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::shapes::{Fetch, Reduce, RequestItem};
-use orchestra_core::{DeviceKind, PipelineId, PixelInput, Provider, SinkId, SourceId, StageId};
+use orchestra_core::{
+    DeviceKind, ListingProgram, PipelineId, PixelInput, Provider, SinkId, SourceId, StageId,
+};
 use orchestra_store::Expand;
 use serde::Serialize;
 use serde_json::Value as Json;
@@ -252,6 +254,9 @@ pub struct SourcePlan {
     /// Its items are the rows of this stage, which reduces those of another pipeline: nothing is listed before that is complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reduced: Option<StageId>,
+    /// Lists its items, in place of `expand`.
+    #[serde(skip)]
+    pub lister: Option<ListingProgram>,
     /// Two items of a file may have the same name.
     #[serde(skip)]
     pub names_repeat: bool,

@@ -46,16 +46,24 @@ pub(crate) fn connect(source: &SourceNode, limits: &Limits, cx: &mut Cx<'_>) -> 
     let diags = if listing.is_ok() { &mut cx.diags } else { &mut unseen };
     let keys = declared(keys::SOURCE, kind.keys());
     let fields = Fields::again(what, source.name.span, &source.table, &keys, diags);
-    let host = cx.host;
-    let mut context =
-        SourceContext { fields, first: first.as_ref(), urls, limits, host, n_items: None, request: None };
+    let mut context = SourceContext {
+        fields,
+        first: first.as_ref(),
+        urls,
+        limits,
+        host: cx.host,
+        folder: &cx.folder,
+        n_items: None,
+        request: None,
+        lister: None,
+    };
     let connected = kind.connect(&mut context).ok_or(Reported)?;
-    let (n_items, request) = (context.n_items, context.request);
+    let SourceContext { n_items, request, lister, .. } = context;
     let listing = listing.unwrap_or(ListingSpec::Generated);
     let is_one = match &listing {
         ListingSpec::Generated => true,
         ListingSpec::Paths { base, patterns } => {
-            matches!(&patterns[..], [one] if host.file_kind(&base.join(one)) == FileKind::Regular)
+            matches!(&patterns[..], [one] if cx.host.file_kind(&base.join(one)) == FileKind::Regular)
         }
         _ => false,
     };
@@ -66,6 +74,7 @@ pub(crate) fn connect(source: &SourceNode, limits: &Limits, cx: &mut Cx<'_>) -> 
         listing,
         expand: connected.expand,
         reduced: None,
+        lister,
         names_repeat: connected.names_repeat,
         n_items: n_items.map(|n| if is_one { KnownItems::All(n) } else { KnownItems::OfFirst(n) }),
         request,

@@ -48,7 +48,9 @@ pub use account::status::{
     failure_causes,
 };
 pub use actor_threads::actor_runtime;
-pub use child::spawn::{Launched, ProcessLauncher, WorkerProcess, inherited, with_standard_streams_alone};
+pub use child::spawn::{
+    Launched, ProcessLauncher, WorkerProcess, allowed, inherited, with_standard_streams_alone,
+};
 pub use context::{EngineVersion, RunOptions, Timeouts};
 pub use events::{EventHook, WorkerEvent};
 pub use fleet::device_use::{DeviceUse, WorkerUse};

@@ -1,6 +1,8 @@
 //! Looks into files of sources in a loader process, for the list of a run and for a plan: what others made is opened there alone. It opens no
 //! file.
 
+mod script;
+
 use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
 use std::panic::resume_unwind;
@@ -17,6 +19,7 @@ use orchestra_store::{Expand, Found, ListError, PassedOverCounts, PushFound};
 use orchestra_worker::loader::LoaderRegion;
 use orchestra_worker::loader::events::{FoundBlock, FromLoader, LookSpec, ToLoader};
 
+use self::script::ListsByScript;
 use crate::child::spawn::ProcessLauncher;
 use crate::context::Timeouts;
 use crate::flow::loader::child::LoaderChild;
@@ -35,12 +38,16 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How long an answer for a plan may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
-/// What lists the files of a source: in a loader process, where its kind can be made again there and `loaders` start such processes.
+/// What lists the items of a source: a process of its script; or for its files a loader process, where its kind can be made again there and `loaders` start
+/// such processes.
 pub fn expand_of(
     source: &SourcePlan,
     limits: &Limits,
     loaders: Option<&ProcessLauncher>,
 ) -> Option<Arc<dyn Expand>> {
+    if let Some(lists) = ListsByScript::of(source, limits, loaders) {
+        return Some(Arc::new(lists));
+    }
     let expand = source.expand.as_ref()?;
     let (Some(look), Some(launcher)) = (expand.to_wire(), loaders) else { return Some(Arc::clone(expand)) };
     let network = source.fetch.network();
@@ -50,9 +57,14 @@ pub fn expand_of(
         expand: Arc::clone(expand),
         looker,
         readable,
-        patience: limits.item_timeout.saturating_mul(PATIENCE).max(LEAST_PATIENCE),
+        patience: patience_of(limits),
         open: Mutex::default(),
     }))
+}
+
+/// How long a process that lists may find nothing.
+fn patience_of(limits: &Limits) -> Duration {
+    limits.item_timeout.saturating_mul(PATIENCE).max(LEAST_PATIENCE)
 }
 
 /// Looks into files in processes of this program.

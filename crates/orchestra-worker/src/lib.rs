@@ -23,6 +23,7 @@ pub mod page_lock;
 pub mod process;
 pub mod program;
 pub mod sandbox;
+pub mod script;
 pub mod serve;
 mod streams;
 pub mod striker;

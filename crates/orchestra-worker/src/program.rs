@@ -77,7 +77,7 @@ impl ConfinedProgram {
             decodes: false,
             becomes: true,
         };
-        let confined = (sandbox.mode != SandboxMode::Off).then(|| (CONFINED, confined_words("stage")));
+        let confined = (sandbox.mode != SandboxMode::Off).then(|| (CONFINED, confined_words("table")));
         if confined.is_some() {
             sandbox.enter().map_err(|error| error.error)?;
         }

@@ -9,9 +9,9 @@ use orchestra_cuda::KernelSpec;
 use orchestra_onnx::OnnxSpec;
 use orchestra_onnx::library::{Env, Library, find_nvrtc};
 use orchestra_plan::{BatchPlan, Plan};
-use orchestra_runtime::{EngineSpec, EngineVersion, Engines, Launched, Launcher, WorkerMemory};
+use orchestra_runtime::{EngineSpec, EngineVersion, Engines, Launched, Launcher, WorkerMemory, allowed};
 
-use crate::program::{ProgramEngine, allowed};
+use crate::program::ProgramEngine;
 
 /// What stands for the version of this engine in the identity of a run.
 const ONNXRUNTIME: &str = "ONNX Runtime";

@@ -7,11 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use orchestra_core::data::{Column, ColumnType, Schema};
-use orchestra_core::{DeviceKind, Program, SandboxMode, SandboxRules};
+use orchestra_core::{DeviceKind, Program, SandboxRules};
 use orchestra_onnx::probe::PROBE;
 use orchestra_plan::{AskProgram, BatchPlan, ModelPlan, StagePlan};
 use orchestra_runtime::{EngineSpec, Launcher, ProcessLauncher};
-use orchestra_runtime::{Launched, WorkerMemory, inherited, with_standard_streams_alone};
+use orchestra_runtime::{Launched, WorkerMemory, allowed, inherited, with_standard_streams_alone};
 use orchestra_worker::program::{ConfinedProgram, PROGRAM};
 use serde_json::Value as Json;
 
@@ -86,21 +86,6 @@ impl EngineSpec for ProgramEngine {
     fn beats_while_busy(&self) -> bool {
         false
     }
-}
-
-/// Variables that tune what workers load: ONNX Runtime, cuDNN, cuBLAS, TensorRT, CuPy.
-const OF_LIBRARIES: [&str; 5] = ["ORT_", "CUDNN_", "CUBLAS_", "TRT_", "CUPY_"];
-
-/// The variables that workers of a model get beside [`inherited`]: those that tune its libraries, and those that the file allows, which are all that
-/// there are without a sandbox.
-pub(crate) fn allowed(rules: &SandboxRules) -> Vec<(String, String)> {
-    let is_of_library = |name: &String| OF_LIBRARIES.iter().any(|prefix| name.starts_with(prefix));
-    let is_allowed =
-        |name: &String| rules.mode == SandboxMode::Off || rules.env.contains(name) || is_of_library(name);
-    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-        Some((name.into_string().ok()?, value.into_string().ok()?))
-    };
-    std::env::vars_os().filter_map(text).filter(|(name, _)| is_allowed(name)).collect()
 }
 
 /// Asks programs for a plan, confined as their workers are.

@@ -75,6 +75,7 @@ pub fn alone(plan: &Plan, id: StageId, rows: &Arc<ReadyRows>) -> Plan {
         request: None,
         expand: None,
         reduced: None,
+        lister: None,
         names_repeat: false,
         n_items: None,
         gives: Schema(gives.collect()),

@@ -22,7 +22,7 @@ use super::reading::columns::{
 use super::reading::encoding::NO_UTF8;
 use super::reading::fetch::fetch_into;
 use super::reading::field_type::Field;
-use super::reading::input::{ReadSeek, describe};
+use super::reading::input::{Opener, ReadSeek, describe};
 use super::reading::lines::{RecordEnds, RecordReader, first_record, has_changed, head_of, list};
 use super::reading::row::{FieldRow, Taken};
 use crate::objects;
@@ -137,6 +137,21 @@ fn value_of<'a>(record: &'a [(String, Box<RawValue>)], name: &str) -> Option<Cow
     })
 }
 
+/// Reads a line into `row`; paths in it are relative to the file `path`. Gives the bytes read.
+pub fn fill(row: &mut FieldRow, line: &[u8], path: &Path, opener: &Opener) -> Result<u64, ItemError> {
+    let refuse = |error: String| ItemError { kind: FailureKind::Decode, error };
+    if std::str::from_utf8(line).is_err() {
+        return Err(refuse(format!("the line {NO_UTF8}")));
+    }
+    let record = parse(line).map_err(|why| refuse(format!("the line is no JSON object: {why}")))?;
+    let beside = row.fill(|_, field, cell| match value_of(&record, &field.name) {
+        Some(value) => cell.take_json(field, &value, path, opener),
+        None if field.optional => Ok(Taken::Missing),
+        None => Err(refuse(format!("it has no field `{}`", field.name))),
+    })?;
+    Ok(line.len() as u64 + beside)
+}
+
 #[derive(Debug, Encode, Decode)]
 pub struct JsonLinesItems {
     fields: Vec<Field>,
@@ -155,18 +170,8 @@ impl Items for JsonLinesItems {
         let row = FieldRow::new(&self.fields, options.max_pixels);
         let mut reader = RecordReader::new(options);
         fetch_into(row, move |row, locator| {
-            let (path, bytes, opener) = reader.read(locator)?;
-            let refuse = |error: String| ItemError { kind: FailureKind::Decode, error };
-            if std::str::from_utf8(bytes).is_err() {
-                return Err(refuse(format!("the line {NO_UTF8}")));
-            }
-            let record = parse(bytes).map_err(|why| refuse(format!("the line is no JSON object: {why}")))?;
-            let beside = row.fill(|_, field, cell| match value_of(&record, &field.name) {
-                Some(value) => cell.take_json(field, &value, path, opener),
-                None if field.optional => Ok(Taken::Missing),
-                None => Err(refuse(format!("it has no field `{}`", field.name))),
-            })?;
-            Ok(bytes.len() as u64 + beside)
+            let (path, line, opener) = reader.read(locator)?;
+            fill(row, line, path, opener)
         })
     }
 

@@ -5,6 +5,7 @@ pub mod files;
 pub mod images;
 pub mod jsonl;
 pub mod parquet;
+pub mod python;
 pub mod random;
 pub mod range;
 pub(crate) mod reading;

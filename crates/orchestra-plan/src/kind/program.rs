@@ -15,28 +15,29 @@ pub trait ProgramDraft: fmt::Debug + Send + Sync {
     fn resolve(&self, context: &mut ProgramContext<'_>) -> Result<ResolvedProgram, Reported>;
 }
 
-/// What a stage that runs a program may ask while it is planned.
+/// What a stage, a source or a sink that runs a program may ask while it is planned.
 pub struct ProgramContext<'a> {
-    pub stage: &'a str,
+    /// What runs it, for messages: ``stage `find` ``.
+    pub what: &'a str,
     /// Where that stands.
     pub span: Span,
     /// Files and variables, and answers of programs.
     pub host: &'a dyn Files,
     /// The folder of the workflow file.
     pub folder: &'a Path,
-    /// What the file allows its workers.
+    /// What the file allows its processes.
     pub rules: &'a SandboxRules,
     /// Where errors go.
     pub diags: &'a mut Diagnostics,
 }
 
 impl ProgramContext<'_> {
-    /// Reports an error of the stage.
+    /// Reports an error of what runs it.
     pub fn error(&mut self, span: Span, why: impl fmt::Display) -> &mut Diagnostic {
-        self.diags.error(span, format!("stage `{}`: {why}", self.stage))
+        self.diags.error(span, format!("{}: {why}", self.what))
     }
 
-    /// Reports that what the stage names is not at `path`, or cannot be read there.
+    /// Reports that what it names is not at `path`, or cannot be read there.
     pub fn no_file(&mut self, span: Span, path: &Path, why: impl fmt::Display) -> &mut Diagnostic {
         self.error(span, why)
             .label(format!("looked for `{}`", path.display()))

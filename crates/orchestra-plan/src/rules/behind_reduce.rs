@@ -58,6 +58,7 @@ fn source_plan(node: &StageNode, stage: StageId) -> Option<SourcePlan> {
         kind: plan.kind.clone(),
         listing: ListingSpec::Generated,
         expand: None,
+        lister: None,
         reduced: Some(stage),
         // A run that goes on with new items has the result of all of them as one more row.
         names_repeat: true,

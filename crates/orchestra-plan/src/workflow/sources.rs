@@ -25,7 +25,7 @@ pub(super) fn read(
     node.kind = Some(kind);
     let mut f = Fields::new(what, node.name.span, table, &keys, diags);
     node.listing = if has_files { listing(&mut f) } else { Some(RawListing::Generated) };
-    if has_files {
+    if keys.iter().any(|key| key.name == "sandbox_read") {
         node.sandbox_read = f.strings("sandbox_read").unwrap_or_default();
     }
     node

@@ -12,7 +12,7 @@ use std::sync::{Mutex, mpsc};
 use std::thread;
 
 use orchestra_core::shapes::Network;
-use orchestra_core::{WorkerExit, locked};
+use orchestra_core::{SandboxMode, SandboxRules, WorkerExit, locked};
 use orchestra_worker::process::LOADER;
 use orchestra_worker::{LOADER_REGION_FD, WORKER_INPUTS_FD, WORKER_OUTPUTS_FD, WORKER_SOCKET_FD};
 use rustix::io::Errno;
@@ -225,6 +225,20 @@ pub fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
         let name = name.to_string_lossy();
         NAMES.contains(&&*name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
     })
+}
+
+/// Variables that tune what workers load: ONNX Runtime, cuDNN, cuBLAS, TensorRT, CuPy.
+const OF_LIBRARIES: [&str; 5] = ["ORT_", "CUDNN_", "CUBLAS_", "TRT_", "CUPY_"];
+
+/// The variables that workers, and scripts, get beside [`inherited`]: those that tune its libraries, and those that the file allows, which are all that
+/// there are without a sandbox.
+pub fn allowed(rules: &SandboxRules) -> Vec<(String, String)> {
+    let is_of_library = |name: &String| OF_LIBRARIES.iter().any(|prefix| name.starts_with(prefix));
+    let is_allowed =
+        |name: &String| rules.mode == SandboxMode::Off || rules.env.contains(name) || is_of_library(name);
+    let text =
+        |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+    std::env::vars_os().filter_map(text).filter(|(name, _)| is_allowed(name)).collect()
 }
 
 /// Puts the socket and what follows it where the process expects them. They are first moved out of the way, in case one of them lies

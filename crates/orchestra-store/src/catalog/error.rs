@@ -47,6 +47,9 @@ pub enum ListError {
     /// A file that holds several items cannot be read, or is none of its kind.
     #[error("`{}` cannot be read: {reason}", path.display())]
     BadFile { path: PathBuf, reason: String },
+    /// The script of a source does not list its items.
+    #[error("script `{}` {reason}", path.display())]
+    Script { path: PathBuf, reason: String },
     /// All that a file holds was passed over.
     #[error("`{}` holds no item: all of it was passed over ({passed_over}); {help}", path.display())]
     AllPassedOver { path: PathBuf, passed_over: Box<PassedOverCounts>, help: String },
@@ -120,6 +123,7 @@ impl ListError {
             ListError::BadFile { .. } | ListError::Unreadable { .. } => {
                 "; mend it, or move it away, and start again"
             }
+            ListError::Script { .. } => "; mend it, and start again",
             _ => "",
         }
     }

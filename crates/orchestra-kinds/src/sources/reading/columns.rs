@@ -48,30 +48,40 @@ fn declared(fields: &mut Fields<'_, '_>, key: &str, allowed: &[&str]) -> Result<
     }
     let mut columns = Vec::new();
     for column in &table.entries {
-        let (ty, optional) = match &column.node.value {
-            Toml::String(text) => match text.trim().strip_suffix('?') {
-                Some(text) => (FieldType::parse(text).filter(FieldType::may_be_missing), true),
-                None => (FieldType::parse(text), false),
-            },
-            _ => (None, false),
+        let field = match &column.node.value {
+            Toml::String(text) => field_of(&column.key, text, allowed),
+            _ => None,
         };
-        let is_allowed = |ty: &FieldType| {
-            matches!(ty, FieldType::Tensor { .. }) || allowed.contains(&ty.to_string().as_str())
-        };
-        let Some(ty) = ty.filter(is_allowed) else {
+        let Some(field) = field else {
             let key = format!("{key}.{}", column.key);
-            let words = allowed.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
             return fields
                 .bad(&key, column.node.span, &format!("is no type: {}", column.node.found()))
-                .help(format!(
-                    "a type is {words}, or a tensor: \"f64\", \"i64\", \"u8[2, 3]\" and the like; `?` behind it, as in \"f64?\" and \"text?\", has \
-                     rows without it"
-                ))
+                .help(types_help(allowed))
                 .fail();
         };
-        columns.push(Field { name: column.key.clone(), ty, optional });
+        columns.push(field);
     }
     Ok(columns)
+}
+
+/// The column that has the type that a text names, if that is `allowed`.
+pub fn field_of(name: &str, ty: &str, allowed: &[&str]) -> Option<Field> {
+    let (ty, optional) = match ty.trim().strip_suffix('?') {
+        Some(text) => (FieldType::parse(text).filter(FieldType::may_be_missing), true),
+        None => (FieldType::parse(ty), false),
+    };
+    let is_allowed =
+        |ty: &FieldType| matches!(ty, FieldType::Tensor { .. }) || allowed.contains(&ty.to_string().as_str());
+    Some(Field { name: name.to_owned(), ty: ty.filter(is_allowed)?, optional })
+}
+
+/// Which types there are.
+pub fn types_help(allowed: &[&str]) -> String {
+    let words = allowed.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
+    format!(
+        "a type is {words}, or a tensor: \"f64\", \"i64\", \"u8[2, 3]\" and the like; `?` behind it, as in \"f64?\" and \"text?\", has \
+         rows without it"
+    )
 }
 
 /// What a value tells of the type of its field.

@@ -1,30 +1,35 @@
-//! A loader process as the thread sees it that owns it: a [`Child`] that is waited for. It knows no item.
+//! A loader process, or the script of a source, as the thread sees it that owns it: a [`Child`] that is waited for. It knows no item.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use orchestra_core::WorkerExit;
 use orchestra_core::failure::cut_words;
+use orchestra_core::{ListingProgram, WorkerExit};
 use orchestra_worker::BUILD;
+use orchestra_worker::codec::Frame;
+use orchestra_worker::loader::LoaderRegion;
 use orchestra_worker::loader::events::{FromLoader, LOADER_PROTOCOL, ToLoader};
+use orchestra_worker::program::{ConfinedProgram, PROGRAM};
+use orchestra_worker::script::FromScript;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{timeout, timeout_at};
 
-use crate::child::spawn::ProcessLauncher;
+use crate::child::spawn::{AtDrop, Launched, ProcessLauncher, allowed};
 use crate::child::words::StderrText;
 use crate::child::{Child, FrameSender};
 
 /// From SIGKILL until a process is left to itself: it hangs in the kernel, most likely in a file system.
 const KILL: Duration = Duration::from_secs(5);
 
-/// A process that speaks the protocol of loaders. Dropping it kills it.
-pub struct LoaderChild {
+/// A process that sends frames `F`: those of a loader, unless said otherwise. Dropping it kills it.
+pub struct LoaderChild<F = FromLoader> {
     pub pid: u32,
     /// Of the thread that waits, so that no frame wakes another one; `None` while it is dropped.
     runtime: Option<Runtime>,
-    child: Child<FromLoader>,
+    child: Child<F>,
     sender: FrameSender,
     /// How long it may take to read a frame.
     pub patience: Duration,
@@ -53,17 +58,7 @@ impl LoaderChild {
     /// Starts it, and gives another end of its socket, by which it is shut down from elsewhere. The calling thread must be in no runtime, here and whenever
     /// it waits for the process.
     pub fn launch(launcher: &ProcessLauncher, region: BorrowedFd<'_>) -> io::Result<(Self, UnixStream)> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let entered = runtime.enter();
-        let (launched, socket) = launcher.launch_loader(region)?;
-        let pid = launched.process.pid().unwrap_or_default();
-        let (child, sender) = Child::new(launched, move |said| match said {
-            StderrText::Line(text) => tracing::info!(pid, stderr = %text, "loader says"),
-            StderrText::TooMuch(lines) => tracing::info!(pid, lines, "loader says more than is logged"),
-        });
-        drop(entered);
-        let (runtime, patience) = (Some(runtime), Duration::ZERO);
-        Ok((Self { pid, runtime, child, sender, patience }, socket))
+        Self::start("loader", || launcher.launch_loader(region))
     }
 
     /// Tells it what it shall be, and waits until it is ready.
@@ -92,8 +87,46 @@ impl LoaderChild {
             return Err(self.end(exit));
         }
     }
+}
 
-    pub fn write(&mut self, frame: &ToLoader) -> Result<(), LostLoader> {
+impl LoaderChild<FromScript> {
+    /// Starts the script of a source. The calling thread is as for [`LoaderChild::launch`].
+    pub fn launch_script(launcher: &ProcessLauncher, lister: &ListingProgram) -> io::Result<Self> {
+        let ListingProgram { program, rules, .. } = lister;
+        let confined = ConfinedProgram { program: program.clone(), rules: rules.clone(), gpu: false };
+        let confined = confined.encode().map_err(io::Error::other)?;
+        let own = [("CUDA_VISIBLE_DEVICES".to_owned(), String::new()), (PROGRAM.to_owned(), confined)];
+        let env = allowed(rules).into_iter().chain(own).map(|(name, value)| (name.into(), value.into()));
+        let env: Vec<(OsString, OsString)> = env.collect();
+        // It needs none, and what starts processes hands one over.
+        let region = LoaderRegion::new(0)?;
+        let (child, ()) = Self::start("script of a source", || {
+            let (ours, child) = launcher.spawn(env.into_iter(), [region.fd()], |_| ())?;
+            Ok((Launched::of(ours, child, AtDrop::Kill)?, ()))
+        })?;
+        Ok(child)
+    }
+}
+
+impl<F: Frame> LoaderChild<F> {
+    fn start<T>(
+        what: &'static str,
+        launch: impl FnOnce() -> io::Result<(Launched, T)>,
+    ) -> io::Result<(Self, T)> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let entered = runtime.enter();
+        let (launched, more) = launch()?;
+        let pid = launched.process.pid().unwrap_or_default();
+        let (child, sender) = Child::new(launched, move |said| match said {
+            StderrText::Line(text) => tracing::info!(pid, stderr = %text, "{what} says"),
+            StderrText::TooMuch(lines) => tracing::info!(pid, lines, "{what} says more than is logged"),
+        });
+        drop(entered);
+        let (runtime, patience) = (Some(runtime), Duration::ZERO);
+        Ok((Self { pid, runtime, child, sender, patience }, more))
+    }
+
+    pub fn write(&mut self, frame: &impl Frame) -> Result<(), LostLoader> {
         let Self { runtime, sender, patience, .. } = self;
         match waiting(runtime).block_on(async { timeout(*patience, sender.send(frame)).await }) {
             Ok(Ok(())) => Ok(()),
@@ -103,7 +136,7 @@ impl LoaderChild {
     }
 
     /// The next frame; `None` when there is none by then. After an error the process is gone.
-    pub fn receive_within(&mut self, until: Instant) -> Result<Option<FromLoader>, LostLoader> {
+    pub fn receive_within(&mut self, until: Instant) -> Result<Option<F>, LostLoader> {
         let Self { runtime, child, .. } = self;
         match waiting(runtime).block_on(async { timeout_at(until.into(), child.next()).await }) {
             Ok(Ok(Some(frame))) => Ok(Some(frame)),
@@ -148,7 +181,7 @@ fn waiting(runtime: &Option<Runtime>) -> &Runtime {
     runtime.as_ref().expect("it is taken when the process is dropped")
 }
 
-impl Drop for LoaderChild {
+impl<F> Drop for LoaderChild<F> {
     fn drop(&mut self) {
         // The caller may be in a runtime, where none may be waited for.
         if let Some(runtime) = self.runtime.take() {
