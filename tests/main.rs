@@ -68,6 +68,7 @@ mod poison;
 mod post_stages;
 mod python_columns;
 mod python_shapes;
+mod python_sink;
 mod python_source;
 mod python_stage;
 mod read_text;

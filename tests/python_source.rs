@@ -3,6 +3,7 @@
 use std::fs;
 
 use crate::common::{Ended, Run, Workplace, python, write_pictures};
+use crate::peak::{MOST, peak_of};
 use orchestra_machine::processes::{Process, children};
 use orchestra_testkit::records::items;
 use orchestra_testkit::striker::{Fault, strike};
@@ -11,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 /// Rows that fill what lies between the script and the list.
-const MANY: u64 = 30_000;
+const MANY: u64 = 8_000;
 
 /// A workplace whose items are what `script` yields; `keys` are more lines of the source.
 fn place(python: &str, script: &str, keys: &str) -> Workplace {
@@ -26,7 +27,7 @@ fn place(python: &str, script: &str, keys: &str) -> Workplace {
 /// A script whose source yields `n` rows, with these lines before each.
 fn counts(n: u64, before_each: &str) -> String {
     format!(
-        "import orchestra, os, time\n\n@orchestra.source(columns={{'n': 'i64'}})\ndef rows():\n    for n in range({n}):\n        {before_each}\n        yield {{'n': n}}\n"
+        "import orchestra, os, time\n\n@orchestra.source(columns={{'n': 'i64', 't': 'text'}})\ndef rows():\n    for n in range({n}):\n        {before_each}\n        yield {{'n': n, 't': 'x' * 200}}\n"
     )
 }
 
@@ -143,7 +144,7 @@ fn a_list_whose_script_is_killed_is_finished_by_another_process_exactly() {
 #[test]
 fn a_script_that_yields_other_rows_when_it_is_started_again_ends_the_source() {
     let Some(python) = python() else { return };
-    let script = counts(MANY, "pass").replace("'n': n}", "'n': n + os.getpid()}");
+    let script = counts(MANY, "pass").replace("'n': n,", "'n': n + os.getpid(),");
     let place = place(python, &script, "");
     let mut run = place.start(&[]);
     assert!(kill_lister(&place, &mut run), "{}", run.said());
@@ -154,7 +155,7 @@ fn a_script_that_yields_other_rows_when_it_is_started_again_ends_the_source() {
 fn a_run_that_is_killed_while_its_script_lists_goes_on_exactly() {
     let Some(python) = python() else { return };
     // The first start waits in the middle of its list, so that it is killed there.
-    let waits = "while n == 20_000 and not os.path.exists('go'): time.sleep(0.01)";
+    let waits = "while n == 6_000 and not os.path.exists('go'): time.sleep(0.01)";
     let place = place(python, &counts(MANY, waits), "");
     let mut run = place.start(&[]);
     run.must_reach("rows are done", || place.n_results() > 1_000);
@@ -224,6 +225,18 @@ fn more_rows_than_a_source_may_have_are_refused_and_an_interrupt_ends_a_list_wit
     run.signal(Signal::INT);
     run.wait().must_exit(130);
     place.no_process_is_left();
+}
+
+#[test]
+fn rows_that_are_larger_than_the_memory_of_the_run_lie_on_the_disk() {
+    const LARGE: u64 = 12_000;
+    let Some(python) = python() else { return };
+    let script = counts(LARGE, "pass").replace("'x' * 200", "'#' * 10_000");
+    let place = place(python, &script, "");
+    // Each `#` takes six bytes in the list.
+    let peak = peak_of(&place, &[], 0);
+    assert!(peak < MOST, "{peak} bytes of memory for {} of rows", LARGE * 60_000);
+    must_be_exact(&place, LARGE);
 }
 
 #[test]

@@ -3,6 +3,6 @@
 Another package of PyPI is called orchestra, too. Where that is installed, write `import orchestra_stages as orchestra`.
 """
 
-from orchestra_stages import ItemError, source, stage
+from orchestra_stages import ItemError, sink, source, stage
 
-__all__ = ["ItemError", "source", "stage"]
+__all__ = ["ItemError", "sink", "source", "stage"]

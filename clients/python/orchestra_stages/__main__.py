@@ -1,5 +1,5 @@
 """What orchestra starts: `describe SCRIPT [STAGE]` while it plans, `worker SCRIPT [STAGE]` in a run; of a source
-`describe-source` and `list`."""
+`describe-source` and `list`, of a sink `describe-sink` and `write`."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ def main() -> None:
         from .listing import list_rows
 
         list_rows(*arguments)
+    elif mode == "describe-sink":
+        from .writing import describe
+
+        describe(answers_to, *arguments)
+    elif mode == "write":
+        from .writing import write_parts
+
+        write_parts(*arguments)
     else:
         from .worker import serve
 

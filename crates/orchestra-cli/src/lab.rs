@@ -242,7 +242,7 @@ fn prepared(plan: Plan, folder: &TempDir) -> Plan {
         let inside = sink.path.strip_prefix(&plan.output).unwrap_or(&sink.path).to_owned();
         sink.path = output.join(inside);
         // Nothing leaves this machine, and an item that comes again has the name of the one before.
-        sink.bucket = None;
+        (sink.bucket, sink.script) = (None, None);
         sink.files.iter_mut().for_each(|files| files.numbered = true);
     }
     plan.output = output;

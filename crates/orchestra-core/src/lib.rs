@@ -66,7 +66,7 @@ pub use left_out::{LeftOut, LeftOutCount};
 pub use lock::locked;
 pub use model_output::{BatchAxis, Mixing, ProbedAlone, ProbedModel, ProbedOutput, ReadOutput, SizeLimit};
 pub use pixel_placement::{Placement, Trim};
-pub use program::{ListingProgram, Program};
+pub use program::{Program, ScriptProgram};
 pub use sandbox::{SandboxMode, SandboxRules};
 pub use session_tuning::{ConvSearch, Provider, SessionTuning, TensorRt};
 pub use tensor::{DType, Dim, MAX_RANK, TensorSpec, TextInput};

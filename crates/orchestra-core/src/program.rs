@@ -28,12 +28,14 @@ impl Program {
     pub const TEXT: &str = "{text}";
 }
 
-/// A program that lists the items of a source. Its process yields rows instead of running batches.
+/// A program that lists the items of a source, or takes the parts of a sink. Its process speaks of rows instead of running batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListingProgram {
+pub struct ScriptProgram {
     pub program: Program,
     /// What it may do.
     pub rules: SandboxRules,
     /// The file that people know it by.
     pub script: PathBuf,
+    /// What its process is told with each part, in a form of its kind.
+    pub told: String,
 }

@@ -64,6 +64,7 @@ pub fn builtin() -> Kinds {
             Arc::new(Typed::<sinks::npy::Npy>::kind()),
             Arc::new(Typed::<sinks::parquet::ParquetSink>::kind()),
             Arc::new(Typed::<sinks::tar::TarSink>::kind()),
+            Arc::new(Typed::<sinks::python::PythonSink>::kind()),
             Arc::new(Typed::<sinks::reply::Reply>::kind()),
         ],
     }

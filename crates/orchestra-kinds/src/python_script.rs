@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use orchestra_core::{Program, SandboxMode, SandboxRules};
-use orchestra_plan::{FileKind, Files, ProgramContext, Reported, Spanned};
+use orchestra_plan::{Fields, FileKind, Files, Limits, ProgramContext, Reported, Spanned};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -14,11 +14,12 @@ macro_rules! client {
 }
 
 /// The package that a script imports, without what is for use by hand. An interpreter runs [`FINDER`], which finds the modules in these texts.
-const CLIENT: [(&str, &str); 17] = client!(
+const CLIENT: [(&str, &str); 19] = client!(
     "orchestra.py" "orchestra_stages/__init__.py" "orchestra_stages/__main__.py" "orchestra_stages/alone.py"
     "orchestra_stages/batches.py" "orchestra_stages/calls.py" "orchestra_stages/declare.py" "orchestra_stages/describe.py"
-    "orchestra_stages/errors.py" "orchestra_stages/listing.py" "orchestra_stages/loops.py" "orchestra_stages/script.py" "orchestra_stages/slots.py"
-    "orchestra_stages/sources.py" "orchestra_stages/values.py" "orchestra_stages/wire.py" "orchestra_stages/worker.py"
+    "orchestra_stages/errors.py" "orchestra_stages/listing.py" "orchestra_stages/loops.py" "orchestra_stages/script.py"
+    "orchestra_stages/sinks.py" "orchestra_stages/slots.py" "orchestra_stages/sources.py" "orchestra_stages/values.py" "orchestra_stages/wire.py"
+    "orchestra_stages/worker.py" "orchestra_stages/writing.py"
 );
 const FINDER: &str = include_str!("../../../clients/python/orchestra_stages/embedded.py");
 
@@ -40,6 +41,42 @@ pub struct ScriptKeys<'a> {
     pub function: Option<&'a Spanned<String>>,
     /// The interpreter, where the file names one.
     pub python: Option<&'a Spanned<String>>,
+}
+
+/// The keys of a source or a sink that say what its script may do.
+#[derive(Debug, Clone, Copy)]
+pub struct ScriptSandbox<'a> {
+    /// `None`: that of `[limits]`.
+    pub mode: Option<SandboxMode>,
+    pub read: &'a [Spanned<String>],
+    pub write: &'a [Spanned<String>],
+    pub env: &'a [Spanned<String>],
+}
+
+impl ScriptSandbox<'_> {
+    /// Warns of keys that have no effect. Paths are relative to the folder.
+    pub fn rules(
+        &self,
+        limits: &Limits,
+        (host, folder): (&dyn Files, &Path),
+        fields: &mut Fields<'_, '_>,
+    ) -> SandboxRules {
+        let mode = self.mode.unwrap_or(limits.sandbox);
+        for (key, values) in [("sandbox_write", self.write), ("sandbox_env", self.env)] {
+            if let Some(first) = values.first().filter(|_| mode == SandboxMode::Off) {
+                let message = format!("{}: `{key}` has no effect: the script is not confined", fields.what);
+                fields.diags.warning(first.span, message).label("has no effect").help("leave it out");
+            }
+        }
+        let resolved = |path: &Spanned<String>| host.resolve(&folder.join(&path.value));
+        let paths = |paths: &[Spanned<String>]| -> Vec<PathBuf> { paths.iter().map(resolved).collect() };
+        SandboxRules {
+            mode,
+            read: paths(self.read),
+            write: paths(self.write),
+            env: self.env.iter().map(|name| name.value.clone()).collect(),
+        }
+    }
 }
 
 /// A script that is there, and an interpreter that runs.

@@ -12,7 +12,7 @@ use crate::fields::Spanned;
 use crate::kind::{Connect, Draft, Input, Runs, StageContext, Writes, whole_row};
 use crate::models;
 use crate::plan::{ColumnRef, FilesPlan, FoldPlan, Origin, Shape, SinkPlan, StagePlan};
-use crate::sinks::{FAILURES, bucket_of, encoder, failure_schema, parts_of};
+use crate::sinks::{FAILURES, bucket_of, check_keys, encoder, failure_schema, parts_of, script};
 use crate::sources;
 use crate::workflow::{Connected, Link, RawListing, SinkNode, StageNode, Workflow};
 
@@ -145,14 +145,16 @@ fn stage_plan(node: &StageNode, runs: Shape) -> Result<StagePlan, Reported> {
 }
 
 fn connect_sink(workflow: &Workflow, sink: &SinkNode, cx: &mut Cx<'_>) -> Result<SinkPlan, Reported> {
-    let links = links(&sink.links)?;
-    let (input, reads) = match sink.is_of_failures {
-        true => (failures(sink)?, Vec::new()),
-        false => {
+    let read = match sink.is_of_failures {
+        true => failures(sink).map(|input| (input, Vec::new())),
+        false => links(&sink.links).and_then(|links| {
             let what = format!("sink `{}`", sink.name.value);
-            whole_row(&what, &inputs(workflow, &links)?, &mut cx.diags)?
-        }
+            whole_row(&what, &inputs(workflow, &links)?, &mut cx.diags)
+        }),
     };
+    // What is wrong with its other keys is said whatever it reads.
+    let (input, reads) = read.inspect_err(|_| check_keys(sink, cx))?;
+    let links = links(&sink.links)?;
     let encoder = encoder(sink, &input, cx)?;
     let (kind, path) = (sink.kind.as_ref().ok_or(Reported)?, sink.file.as_ref().ok_or(Reported)?);
     let files = || FilesPlan {
@@ -175,6 +177,7 @@ fn connect_sink(workflow: &Workflow, sink: &SinkNode, cx: &mut Cx<'_>) -> Result
         files: (kind.writes() == Writes::FileEach).then(files),
         part_files: parts_of(sink, path),
         bucket: bucket_of(sink),
+        script: script(sink, &input, &workflow.limits, cx)?,
         ordered: sink.ordered,
         replies: sink.replies(),
         encoder,

@@ -54,9 +54,9 @@ keys! {
         from: "text or list" = "required",
         /// the file or folder, in the output folder; or a [prefix of a bucket](../guide/running.md#buckets), `s3://bucket/results/`
         path: "text" = "the name of the table, with the ending of the kind",
-        /// only of part files, which `parquet` and `tar` write, and all kinds to a bucket: one is made once so many rows wait for it, or 64 MiB of them; it has more where one commit brings more
+        /// only of part files, which `parquet` and `tar` write and `python` takes, and all kinds to a bucket: one is made once so many rows wait for it, or 64 MiB of them; it has more where one commit brings more
         #[range(1, 100000000)]
-        rows_per_file: "integer" = "100000; of `tar` 10000",
+        rows_per_file: "integer" = "100000; of `tar` 10000, of `python` 1000",
         /// records in the order of the source
         ordered: "true or false" = "false",
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use orchestra_core::data::{Column, Schema};
 use orchestra_core::shapes::{Encoder, FanOut, Fetch, Fold, KindSettings, Map, Reduce, RequestItem, map_of};
-use orchestra_core::{ImageSpec, ListingProgram, TensorSpec};
+use orchestra_core::{ImageSpec, ScriptProgram, TensorSpec};
 use orchestra_store::{Expand, ItemEntry, ListError, ObjectOutput, ObjectStore};
 use serde_json::Value as Json;
 
@@ -93,7 +93,7 @@ pub struct SourceContext<'a, 'd> {
     /// A kind whose items are requests, and none of a list, says what each brings. Such a kind has no files.
     pub request: Option<RequestItem>,
     /// A kind whose items come from a program says what that is. Such a kind has no files.
-    pub lister: Option<ListingProgram>,
+    pub lister: Option<ScriptProgram>,
 }
 
 impl SourceContext<'_, '_> {
@@ -385,8 +385,29 @@ pub trait SinkKind: Send + Sync {
     fn objects(&self) -> Result<Arc<dyn ObjectOutput>, String> {
         no_output()
     }
+    /// Reports what is wrong with its keys, where what it reads is not known.
+    fn read(&self, fields: &mut Fields<'_, '_>) {
+        let _ = fields;
+    }
     /// Makes its encoder for rows of `input`; `None` after an error, which is in `fields.diags`.
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>>;
+    /// The program that its part files go to, where they are not what it writes.
+    fn script(&self, sink: &mut SinkContext<'_, '_>) -> Result<Option<ScriptProgram>, Reported> {
+        let _ = sink;
+        Ok(None)
+    }
+}
+
+/// What a kind of sink may ask while it is planned.
+pub struct SinkContext<'a, 'd> {
+    /// The keys of its table.
+    pub fields: Fields<'a, 'd>,
+    /// What it reads.
+    pub input: &'a Input,
+    pub limits: &'a Limits,
+    pub host: &'a dyn Files,
+    /// The folder of the workflow file.
+    pub folder: &'a Path,
 }
 
 fn no_output() -> Result<Arc<dyn ObjectOutput>, String> {

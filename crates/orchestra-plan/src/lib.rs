@@ -69,8 +69,8 @@ pub use key::{Key, joined, key};
 pub use kind::{
     BatchDraft, Connect, Draft, Drafted, Input, InputColumns, ItemSchema, Items, IterationDraft, Kinds,
     ObjectAccess, ProgramContext, ProgramDraft, ReadBack, ReadOptions, ReadRecord, ResolvedProgram, Runs,
-    SinkKind, SourceConnected, SourceContext, SourceKind, StageConnected, StageContext, StageKind, Typed,
-    TypedSink, TypedSource, TypedStage, UntilDraft, Writes, file_of,
+    SinkContext, SinkKind, SourceConnected, SourceContext, SourceKind, StageConnected, StageContext,
+    StageKind, Typed, TypedSink, TypedSource, TypedStage, UntilDraft, Writes, file_of,
 };
 pub use machine_file::machine_from_toml;
 pub use model_file::{MAX_METADATA, ModelError, ModelFile, Signature};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::shapes::{Fetch, Reduce, RequestItem};
 use orchestra_core::{
-    DeviceKind, ListingProgram, PipelineId, PixelInput, Provider, SinkId, SourceId, StageId,
+    DeviceKind, PipelineId, PixelInput, Provider, ScriptProgram, SinkId, SourceId, StageId,
 };
 use orchestra_store::Expand;
 use serde::Serialize;
@@ -256,7 +256,7 @@ pub struct SourcePlan {
     pub reduced: Option<StageId>,
     /// Lists its items, in place of `expand`.
     #[serde(skip)]
-    pub lister: Option<ListingProgram>,
+    pub lister: Option<ScriptProgram>,
     /// Two items of a file may have the same name.
     #[serde(skip)]
     pub names_repeat: bool,

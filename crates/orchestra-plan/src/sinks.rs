@@ -3,18 +3,18 @@
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use orchestra_core::DType;
 use orchestra_core::data::{Column, ColumnType, Schema, fixed_tensor};
 use orchestra_core::shapes::Encoder;
+use orchestra_core::{DType, ScriptProgram};
 use orchestra_store::is_url;
 
 use crate::cx::Cx;
-use crate::diagnostics::Reported;
+use crate::diagnostics::{Diagnostics, Reported};
 use crate::fields::{Fields, Spanned};
-use crate::kind::{Input, Writes};
+use crate::kind::{Input, SinkContext, SinkKind, Writes};
 use crate::nearest::list;
 use crate::part_names::PartFilesPlan;
-use crate::plan::{BucketPlan, TASKS_FOLDER};
+use crate::plan::{BucketPlan, Limits, TASKS_FOLDER};
 use crate::store_parts::RecordParts;
 use crate::workflow::{SinkNode, declared, keys_of_sink};
 
@@ -113,14 +113,37 @@ pub(crate) fn parts_of(sink: &SinkNode, path: &Path) -> Option<PartFilesPlan> {
 /// The encoder of a sink; one of parts where it writes to a store and its kind makes none.
 pub(crate) fn encoder(sink: &SinkNode, input: &Input, cx: &mut Cx<'_>) -> Result<Arc<dyn Encoder>, Reported> {
     let kind = sink.kind.as_ref().ok_or(Reported)?;
-    let (what, keys) = (format!("sink `{}`", sink.name.value), declared(keys_of_sink(&**kind), kind.keys()));
-    let mut fields = Fields::again(what, sink.name.span, &sink.table, &keys, &mut cx.diags);
+    let mut fields = fields(sink, &**kind, &mut cx.diags);
     let encoder = kind.connect(input, &mut fields).ok_or(Reported)?;
     let rows = sink.rows_per_file.as_ref().map(|rows| rows.value);
     Ok(match writes_to_store(sink) && kind.writes() != Writes::PartFiles {
         true => Arc::new(RecordParts::new(encoder, rows)),
         false => encoder,
     })
+}
+
+/// Reports what is wrong with the keys of its kind.
+pub(crate) fn check_keys(sink: &SinkNode, cx: &mut Cx<'_>) {
+    if let Some(kind) = &sink.kind {
+        kind.read(&mut fields(sink, &**kind, &mut cx.diags));
+    }
+}
+
+fn fields<'a, 'd>(sink: &'a SinkNode, kind: &dyn SinkKind, diags: &'d mut Diagnostics) -> Fields<'a, 'd> {
+    let (what, keys) = (format!("sink `{}`", sink.name.value), declared(keys_of_sink(kind), kind.keys()));
+    Fields::again(what, sink.name.span, &sink.table, &keys, diags)
+}
+
+/// The program that takes the parts of a sink, where one does.
+pub(crate) fn script(
+    sink: &SinkNode,
+    input: &Input,
+    limits: &Limits,
+    cx: &mut Cx<'_>,
+) -> Result<Option<ScriptProgram>, Reported> {
+    let kind = sink.kind.as_ref().ok_or(Reported)?;
+    let fields = fields(sink, &**kind, &mut cx.diags);
+    kind.script(&mut SinkContext { fields, input, limits, host: cx.host, folder: &cx.folder })
 }
 
 /// Whether a part file of the sink, whose glob is `path`, could be called as `other`.

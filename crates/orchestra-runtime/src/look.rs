@@ -62,8 +62,8 @@ pub fn expand_of(
     }))
 }
 
-/// How long a process that lists may find nothing.
-fn patience_of(limits: &Limits) -> Duration {
+/// How long a process that lists may find nothing, and a script may take with a part.
+pub(crate) fn patience_of(limits: &Limits) -> Duration {
     limits.item_timeout.saturating_mul(PATIENCE).max(LEAST_PATIENCE)
 }
 

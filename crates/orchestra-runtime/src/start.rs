@@ -160,8 +160,10 @@ impl Prepared {
         let traces = Traces { tracer: context.tracer.clone(), clock: context.clock, is_broken: false.into() };
         let (of, journal) = (Arc::clone(&context), self.journal);
         // After a kill it may read, sort and write all rows of a reduce, which no thread of the host's executor waits for.
-        let opened =
-            tokio::task::spawn_blocking(move || RunFiles::open(&of.plan, journal, &of.run_id, &of.stats));
+        let opened = tokio::task::spawn_blocking(move || {
+            let of_run = (&*of.run_id, of.options.loaders.as_ref());
+            RunFiles::open(&of.plan, journal, of_run, &of.stats)
+        });
         let files = opened.await.map_err(io::Error::other)?.map_err(StartRunError::Rows)?;
         let committer = committer::start(files, Arc::clone(&context.stats), traces, context.bug.clone())?;
         let (publish, snapshots) = watch::channel(RunStatus::now(&context));

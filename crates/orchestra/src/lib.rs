@@ -108,9 +108,9 @@ pub mod kind {
     pub use orchestra_plan::{
         BatchDraft, Choice, Connect, Draft, Fields, Input, InputColumns, ItemSchema, Items, Json, Key, Kinds,
         Limits, NamedTexts, ObjectAccess, ProgramContext, ProgramDraft, ReadOptions, Reported,
-        ResolvedProgram, Runs, Setting, Settings, SinkKind, SourceConnected, SourceContext, SourceKind,
-        Spanned, StageConnected, StageContext, StageKind, Typed, TypedSink, TypedSource, TypedStage,
-        Upstreams, Word, Writes, choices, key, settings,
+        ResolvedProgram, Runs, Setting, Settings, SinkContext, SinkKind, SourceConnected, SourceContext,
+        SourceKind, Spanned, StageConnected, StageContext, StageKind, Typed, TypedSink, TypedSource,
+        TypedStage, Upstreams, Word, Writes, choices, key, settings,
     };
     pub use orchestra_store::{Expand, Found, ListError, ObjectStore, PassedOver, PushFound};
 }

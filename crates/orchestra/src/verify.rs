@@ -341,14 +341,15 @@ impl<'a> Count<'a> {
 
     /// Files of a sink that are not there: without a count of its records, nothing else tells it.
     fn missing(&mut self, output: &OutputReport) {
-        // Parts that are in a store were removed here.
+        // Parts that are in a store, or that a script has taken, were removed here.
         let is_of = |file: &PathBuf| {
             let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let is_part = |(stem, extension)| part_number(name, stem, extension).is_some();
             *file == output.path
                 || file.parent() == output.path.parent() && parts_of(&output.path).is_some_and(is_part)
         };
-        let is_missing = |file: &&PathBuf| output.url.is_none() && !self.folder.join(file).exists();
+        let are_here = output.url.is_none() && output.script.is_none();
+        let is_missing = |file: &&PathBuf| are_here && !self.folder.join(file).exists();
         for file in self.altered.clone().iter().filter(is_missing).filter(|file| is_of(file)) {
             let what =
                 |_: &mut Self| format!("`{}`, which the run has written, is not there", file.display());

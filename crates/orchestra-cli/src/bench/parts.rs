@@ -178,6 +178,7 @@ fn sink_before(plan: &Plan, id: StageId, rows: &Arc<ReadyRows>) -> SinkPlan {
         files: None,
         part_files: None,
         bucket: None,
+        script: None,
         ordered: false,
         replies: false,
         name,

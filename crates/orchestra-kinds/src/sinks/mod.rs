@@ -5,6 +5,7 @@ pub mod images;
 pub mod jsonl;
 pub mod npy;
 pub mod parquet;
+pub mod python;
 pub mod reply;
 pub mod shared;
 pub mod tar;

@@ -3,12 +3,12 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::ItemError;
-use orchestra_core::shapes::{FetchRun, Opens};
-use orchestra_core::{FailureKind, ListingProgram, SandboxMode, SandboxRules};
+use orchestra_core::shapes::{FetchRun, FileAccess};
+use orchestra_core::{FailureKind, SandboxMode, ScriptProgram};
 use orchestra_plan::{
     ItemSchema, Items, ProgramContext, ReadOptions, Reported, SourceContext, Spanned, TypedSource, settings,
 };
@@ -23,7 +23,7 @@ use super::reading::field_type::Field;
 use super::reading::input::Opener;
 use super::reading::limits::MOST_COLUMNS;
 use super::reading::row::FieldRow;
-use crate::python_script::{PythonScript, ScriptKeys};
+use crate::python_script::{PythonScript, ScriptKeys, ScriptSandbox};
 
 settings! {
     pub struct PythonSource {
@@ -82,8 +82,14 @@ impl TypedSource for PythonSource {
     type Items = PythonRows;
 
     fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, PythonRows), Reported> {
-        let rules = self.rules(source);
         let (host, folder) = (source.host, source.folder);
+        let sandbox = ScriptSandbox {
+            mode: self.sandbox,
+            read: &self.sandbox_read,
+            write: &self.sandbox_write,
+            env: &self.sandbox_env,
+        };
+        let rules = sandbox.rules(source.limits, (host, folder), &mut source.fields);
         let mut context = ProgramContext {
             what: &source.fields.what,
             span: source.fields.span,
@@ -108,29 +114,8 @@ impl TypedSource for PythonSource {
                 .fail();
         };
         let program = script.program(host, "list");
-        source.lister = Some(ListingProgram { program, rules, script: script.path });
+        source.lister = Some(ScriptProgram { program, rules, script: script.path, told: String::new() });
         Ok((item_schema::<Self>(&fields), PythonRows { fields }))
-    }
-}
-
-impl PythonSource {
-    fn rules(&self, source: &mut SourceContext<'_, '_>) -> SandboxRules {
-        let mode = self.sandbox.unwrap_or(source.limits.sandbox);
-        for (key, values) in [("sandbox_write", &self.sandbox_write), ("sandbox_env", &self.sandbox_env)] {
-            if let Some(first) = values.first().filter(|_| mode == SandboxMode::Off) {
-                let message =
-                    format!("{}: `{key}` has no effect: the script is not confined", source.fields.what);
-                source.fields.diags.warning(first.span, message).label("has no effect").help("leave it out");
-            }
-        }
-        let resolved = |path: &Spanned<String>| source.host.resolve(&source.folder.join(&path.value));
-        let paths = |paths: &[Spanned<String>]| -> Vec<PathBuf> { paths.iter().map(resolved).collect() };
-        SandboxRules {
-            mode,
-            read: paths(&self.sandbox_read),
-            write: paths(&self.sandbox_write),
-            env: self.sandbox_env.iter().map(|name| name.value.clone()).collect(),
-        }
     }
 }
 
@@ -157,7 +142,7 @@ impl Items for PythonRows {
         })
     }
 
-    fn opens(&self) -> Opens {
+    fn opens(&self) -> FileAccess {
         opens_of(&self.fields)
     }
 }

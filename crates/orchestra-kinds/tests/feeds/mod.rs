@@ -141,7 +141,10 @@ fn workflows(what: &str, kind: &str, table: &str) -> Vec<String> {
     match what {
         // One of these sinks takes whatever a stage gives.
         "stage" => ["tar", "parquet"].map(|sink| text(format!("kind = '{kind}'\n{table}"), sink)).to_vec(),
-        "sink" => vec![text("kind = 'select'\nfrom = 's.x'\ncolumns = { x = 'x' }".to_owned(), kind)],
+        "sink" => {
+            let select = "kind = 'select'\nfrom = 's.x'\ncolumns = { x = 'x' }";
+            vec![format!("{}{table}\n", text(select.to_owned(), kind))]
+        }
         _ => vec![format!(
             "[sources.s]\nkind = '{kind}'\n{table}\n[stages.y]\nkind = 'reduce'\nfrom = 's'\nop = 'count'\n[sinks.z]\nkind = 'jsonl'\nfrom = 'y'\n"
         )],

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
+use orchestra_core::ScriptProgram;
 use orchestra_core::data::Schema;
 use orchestra_core::shapes::{
     Encoder, Fetch, FetchRun, FileAccess, KindSettings, Map, Network, RowWork, map_from,
@@ -17,7 +18,8 @@ use orchestra_store::{Expand, Found, ListError, ObjectOutput, ObjectStore, PushF
 use serde_json::Value as Json;
 
 use super::{
-    Connect, Draft, Input, ReadBack, SinkKind, SourceConnected, SourceContext, SourceKind, StageKind, Writes,
+    Connect, Draft, Input, ReadBack, SinkContext, SinkKind, SourceConnected, SourceContext, SourceKind,
+    StageKind, Writes,
 };
 use crate::diagnostics::Reported;
 use crate::fields::{Fields, Upstreams};
@@ -186,6 +188,15 @@ pub trait TypedSink: Settings + 'static {
 
     /// Makes its encoder for rows of `input`.
     fn connect(self, input: &Input, fields: &mut Fields<'_, '_>) -> Result<Arc<dyn Encoder>, Reported>;
+
+    /// As [`SinkKind::script`].
+    fn script(self, sink: &mut SinkContext<'_, '_>) -> Result<Option<ScriptProgram>, Reported>
+    where
+        Self: Sized,
+    {
+        let _ = sink;
+        Ok(None)
+    }
 }
 
 /// The kind with these settings.
@@ -373,7 +384,15 @@ impl<K: TypedSink> SinkKind for Typed<K> {
         K::OBJECTS()
     }
 
+    fn read(&self, fields: &mut Fields<'_, '_>) {
+        drop(read::<K>(fields)); // It has reported them.
+    }
+
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {
         read::<K>(fields).and_then(|settings| settings.connect(input, fields)).ok()
+    }
+
+    fn script(&self, sink: &mut SinkContext<'_, '_>) -> Result<Option<ScriptProgram>, Reported> {
+        read::<K>(&mut sink.fields)?.script(sink)
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use orchestra_core::shapes::{Encoder, FanOut};
-use orchestra_core::{PipelineId, SourceId};
+use orchestra_core::{PipelineId, ScriptProgram, SourceId};
 use orchestra_store::ObjectOutput;
 use serde::{Deserialize, Serialize};
 
@@ -84,6 +84,9 @@ pub struct SinkPlan {
     pub part_files: Option<PartFilesPlan>,
     /// Where the part files go that are whole: they lie in the output folder no longer than it takes.
     pub bucket: Option<BucketPlan>,
+    /// What takes the part files that are whole, in place of a bucket.
+    #[serde(skip)]
+    pub script: Option<ScriptProgram>,
     /// Records in the order of the source.
     pub ordered: bool,
     /// Records go back to those who asked for their items, and none to a file.
@@ -106,6 +109,7 @@ impl SinkPlan {
     pub fn place(&self) -> PathBuf {
         match &self.bucket {
             None if self.replies => "the one who asked".into(),
+            None if let Some(script) = &self.script => script.script.clone(),
             Some(bucket) => match &self.files {
                 Some(files) => format!("{}*.{}", bucket.url, files.extension).into(),
                 None => {

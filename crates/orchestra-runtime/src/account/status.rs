@@ -114,6 +114,9 @@ pub struct OutputReport {
     /// What the URLs of its parts begin with, where they are in a store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
+    /// The script that has taken its parts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -395,6 +398,7 @@ fn outputs(plan: &Plan, stats: &Stats) -> Vec<OutputReport> {
         records: plan.records_of(sink),
         part_files: sink.part_files.as_ref().map(|_| n_part_files.get()),
         url: sink.bucket.as_ref().map(|bucket| bucket.url.clone()),
+        script: sink.script.as_ref().map(|script| script.script.clone()),
     };
     plan.sinks.iter().zip(&stats.n_part_files).map(output).collect()
 }

@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use super::row_lengths::rows_in;
 use super::uploads::{TORN, Upload};
+use crate::child::spawn::ProcessLauncher;
 
 /// Why rows did not become a part file. They wait in their file, and the next start goes on with them.
 #[derive(Debug, Error)]
@@ -63,16 +64,16 @@ impl OpenPartFile {
     pub fn all(
         plan: &Plan,
         journal: &Journal,
-        run_id: &str,
+        (run_id, launcher): (&str, Option<&ProcessLauncher>),
         file_of: impl Fn(usize) -> FileIndex,
     ) -> Result<Vec<Self>, SealError> {
         let sinks = plan.sinks.iter().enumerate();
-        let output = &plan.output;
+        let place = (&*plan.output, &plan.limits);
         let with_part_files =
             sinks.filter_map(|(at, sink)| Some((file_of(at), sink, sink.part_files.clone()?)));
         let open = with_part_files.map(|(file, sink, plan)| {
             let left = journal.rows(file)?;
-            let upload = Upload::open(sink, output, run_id, journal.notes(file))
+            let upload = Upload::open(sink, place, run_id, journal.notes(file), launcher)
                 .map_err(|why| SealError::Upload { sink: sink.name.clone(), why })?;
             let (sink, encoder) = (sink.name.clone(), Arc::clone(&sink.encoder));
             let mut open = Self { sink, file, plan, encoder, rows: 0, bytes: 0, upload };

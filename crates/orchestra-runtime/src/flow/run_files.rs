@@ -8,6 +8,7 @@ use orchestra_plan::{Plan, SinkPlan};
 use orchestra_store::{Commit, CommitError, Counts, FileIndex, Journal, NumberSet, OutputFolder};
 
 use crate::account::stats::Stats;
+use crate::child::spawn::ProcessLauncher;
 use crate::flow::part_file::OpenPartFile;
 use crate::flow::reduce_rows::{OpenReduce, ReduceError};
 use crate::flow::result_files::sink_file;
@@ -32,15 +33,15 @@ pub struct RunFiles {
 }
 
 impl RunFiles {
-    /// What an earlier run has left waits on, but for a result of which some rows are written: the others follow, before items come that are
+    /// `of_run` are its id, and what starts scripts of sinks. What an earlier run has left waits on, but for a result of which some rows are written: the others follow, before items come that are
     /// not in it.
     pub fn open(
         plan: &Arc<Plan>,
         journal: Journal,
-        run_id: &str,
+        of_run: (&str, Option<&ProcessLauncher>),
         stats: &Arc<Stats>,
     ) -> Result<Self, String> {
-        let part_files = OpenPartFile::all(plan, &journal, run_id, sink_file).map_err(|e| e.to_string())?;
+        let part_files = OpenPartFile::all(plan, &journal, of_run, sink_file).map_err(|e| e.to_string())?;
         let reduces = OpenReduce::all(plan, &journal).map_err(|e| e.to_string())?;
         let (plan, stats) = (Arc::clone(plan), Arc::clone(stats));
         let mut files = Self {

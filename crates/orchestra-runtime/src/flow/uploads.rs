@@ -1,4 +1,4 @@
-//! Part files on their way to a store, and the manifest of those that are there. It makes no part file, and decides nothing about rows.
+//! Part files on their way to a store, with the manifest of those that are there, or to a script. It makes no part file, and decides nothing about rows.
 //!
 //! ```text
 //! sealed    the journal has the part file and what its object will be, durably, and its file lies in the folder
@@ -10,9 +10,10 @@
 //! ```
 //!
 //! A start goes on wherever a killed run was: it creates the objects of all files that it finds. The store is asked by a thread of its own; the
-//! committer waits for it only where [`MOST_WAITING`] part files wait, which bounds the disk.
+//! committer waits for it only where [`MOST_WAITING`] part files wait, which bounds the disk. For a script far more may wait.
 
 mod part_objects;
+mod script_parts;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,17 +24,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use orchestra_plan::{BucketPlan, SinkPlan};
+use orchestra_plan::{BucketPlan, Limits, SinkPlan};
 use orchestra_store::{ListError, MANIFEST, one_by_one};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 pub use self::part_objects::TORN;
-use self::part_objects::{PANICKED, UploadedFiles, index_of};
+use self::part_objects::{PANICKED, PartTarget, UploadedFiles, index_of};
+use self::script_parts::ScriptParts;
+use crate::child::spawn::ProcessLauncher;
 use crate::flow::file_rows::files_in;
+use crate::look::patience_of;
 
 /// Parts that wait for the store.
 const MOST_WAITING: usize = 2;
+/// Parts that wait for a script, which may be slower than the models and hold up no interrupt: as many as come, on the disk as other results are.
+const MOST_WAITING_FOR_SCRIPT: usize = 1 << 14;
 
 /// All that a sink has written to a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,18 +113,34 @@ impl Upload {
     /// Goes on with the part files that an earlier start has left, of which the journal has these notes; `None`: the sink writes to the output folder.
     pub fn open(
         sink: &SinkPlan,
-        output: &Path,
+        (output, limits): (&Path, &Limits),
         run_id: &str,
         notes: &[Vec<u8>],
+        launcher: Option<&ProcessLauncher>,
     ) -> Result<Option<Self>, String> {
-        let Some((bucket, parts)) = sink.bucket.clone().zip(sink.part_files.clone()) else { return Ok(None) };
+        let Some(parts) = sink.part_files.clone() else { return Ok(None) };
+        let target = match (&sink.bucket, &sink.script, launcher) {
+            (Some(bucket), ..) => PartTarget::Bucket(bucket.clone()),
+            (None, None, _) => return Ok(None),
+            (None, Some(_), None) => {
+                return Err("this program starts no processes, and a script takes them".to_owned());
+            }
+            (None, Some(script), Some(launcher)) => {
+                let (script, launcher) = (script.clone(), launcher.clone());
+                let patience = patience_of(limits);
+                PartTarget::Script(Arc::new(ScriptParts { script, launcher, patience }))
+            }
+        };
         let notes =
             notes.iter().map(|note| serde_json::from_slice(note)).collect::<Result<Vec<ObjectNote>, _>>();
         let notes = notes.map_err(|error| format!("the journal does not say what a part is: {error}"))?;
+        let (queue, waiting) = sync_channel(match target {
+            PartTarget::Bucket(_) => MOST_WAITING,
+            PartTarget::Script(_) => MOST_WAITING_FOR_SCRIPT,
+        });
         let holds_files = sink.files.is_some();
-        let files = UploadedFiles { output: output.to_owned(), parts, bucket, holds_files };
+        let files = UploadedFiles { output: output.to_owned(), parts, target, holds_files };
         let left: Vec<u64> = (0..notes.len() as u64).filter(|number| files.path(*number).exists()).collect();
-        let (queue, waiting) = sync_channel(MOST_WAITING);
         let is_over = Arc::new(AtomicBool::new(false));
         let (theirs, over) = (files.clone(), Arc::clone(&is_over));
         let thread = std::thread::Builder::new()
@@ -187,7 +209,7 @@ impl Upload {
     }
 
     fn write_manifest(&self) -> Result<(), String> {
-        let BucketPlan { url, store } = &self.files.bucket;
+        let PartTarget::Bucket(BucketPlan { url, store }) = &self.files.target else { return Ok(()) };
         let part = |(number, note): (u64, &ObjectNote)| ManifestPart {
             name: self.files.name(number),
             rows: note.rows,
@@ -288,9 +310,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let parts = PartFilesPlan { stem: "rows".into(), extension: "txt" };
         let bucket = BucketPlan { url: URL.to_owned(), store: store.clone() };
-        let files = UploadedFiles { output: folder.path().to_owned(), parts, bucket, holds_files: false };
+        let target = PartTarget::Bucket(bucket.clone());
+        let files = UploadedFiles { output: folder.path().to_owned(), parts, target, holds_files: false };
         fs::write(files.path(0), "1\n2\n").unwrap();
-        files.create(0, &AtomicBool::new(false)).unwrap();
+        files.create(&bucket, 0, &AtomicBool::new(false)).unwrap();
         let mut upload = Upload {
             sink: "rows".to_owned(),
             kind: "lines".to_owned(),

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use orchestra_core::blame::{LoaderBlame, LoaderDeathOutcome};
-use orchestra_core::shapes::Opens;
-use orchestra_core::{FailureKind, ListingProgram, WorkerExit};
+use orchestra_core::shapes::FileAccess;
+use orchestra_core::{FailureKind, ScriptProgram, WorkerExit};
 use orchestra_plan::{Limits, SourcePlan};
 use orchestra_store::{Expand, Found, ListError, PushFound};
 use orchestra_worker::script::{FromScript, LONGEST_ROW, LONGEST_ROW_NAME};
@@ -24,7 +24,7 @@ use crate::flow::loader::child::LoaderChild;
 #[derive(Debug)]
 pub(super) struct ListsByScript {
     expand: Arc<dyn Expand>,
-    lister: ListingProgram,
+    lister: ScriptProgram,
     /// `None`: no processes can be started here.
     launcher: Option<ProcessLauncher>,
     /// What stands before the `#` of a locator: the path of the script, where loaders shall look for files beside it.
@@ -38,8 +38,8 @@ impl ListsByScript {
     pub fn of(source: &SourcePlan, limits: &Limits, launcher: Option<&ProcessLauncher>) -> Option<Self> {
         let lister = source.lister.clone()?;
         let place = match source.fetch.opens() {
-            Opens::Beside(_) => lister.script.as_os_str().as_bytes().to_vec(),
-            Opens::Any | Opens::OfItems(_) => Vec::new(),
+            FileAccess::Beside(_) => lister.script.as_os_str().as_bytes().to_vec(),
+            FileAccess::Any | FileAccess::OfItems(_) => Vec::new(),
         };
         let (expand, patience) = (source.expand.clone()?, patience_of(limits));
         Some(Self { expand, lister, launcher: launcher.cloned(), place, patience })
@@ -104,13 +104,25 @@ impl ListsByScript {
         let launched = LoaderChild::launch_script(launcher, &self.lister);
         let mut process = launched
             .map_err(|error| ScriptDeath { lost: LostLoader::not_started(&error), has_begun: false })?;
-        let died = |lost| ScriptDeath { lost, has_begun: true };
+        let listed = self.listen(&mut process, pushed, push);
+        if listed.is_ok() {
+            process.end(WorkerExit::Clean); // So that all that it has said is logged.
+        }
+        listed.map_err(|lost| ScriptDeath { lost, has_begun: true })
+    }
+
+    fn listen(
+        &self,
+        process: &mut LoaderChild<FromScript>,
+        pushed: &mut PushedRows,
+        push: PushFound<'_>,
+    ) -> Result<Result<(), ListError>, LostLoader> {
         let (mut heard, mut heard_at) = (PushedRows::default(), Instant::now());
         loop {
             match process.receive_within(Instant::now() + TELL_EVERY) {
                 Ok(Some(FromScript::Rows(rows))) => {
                     if rows.iter().any(is_no_row) {
-                        return Err(died(process.garbled("a row that is none")));
+                        return Err(process.garbled("a row that is none"));
                     }
                     for row in &rows {
                         if let Err(error) = self.take(row, &mut heard, pushed, push) {
@@ -126,14 +138,14 @@ impl ListsByScript {
                     return Ok(Err(self.wrong(reason)));
                 }
                 Ok(None) if heard_at.elapsed() >= self.patience => {
-                    return Err(died(process.end(WorkerExit::Hung)));
+                    return Err(process.end(WorkerExit::Hung));
                 }
                 Ok(None) => {
                     if let Err(error) = push(Found::Nothing) {
                         return Ok(Err(error));
                     }
                 }
-                Err(lost) => return Err(died(lost)),
+                Err(lost) => return Err(lost),
             }
         }
     }

@@ -167,7 +167,7 @@ fn retry_failed(
     }
     let mut files = vec![FAILURES_FILE];
     for (at, sink) in plan.sinks.iter().enumerate().filter(|(_, sink)| sink.is_of_failures) {
-        if sink.bucket.is_some() && journal.n_part_files(sink_file(at)) > 0 {
+        if (sink.bucket.is_some() || sink.script.is_some()) && journal.n_part_files(sink_file(at)) > 0 {
             return Err(StartRunError::Sealed(sink.name.clone()));
         }
         files.push(sink_file(at));

@@ -77,6 +77,56 @@ impl Serialize for ValueJson<'_> {
     }
 }
 
+/// The values of a row as a list, without names: rows of lists likewise, and bytes as hexadecimal digits. Who reads them knows their types.
+pub struct ValuesJson<'a> {
+    pub schema: &'a Schema,
+    pub row: &'a [Value<'a>],
+}
+
+impl Serialize for ValuesJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let columns = self.schema.0.iter().zip(self.row);
+        serializer.collect_seq(columns.map(|(column, value)| TypedJson { column, value }))
+    }
+}
+
+/// A value of [`ValuesJson`].
+struct TypedJson<'a> {
+    column: &'a Column,
+    value: &'a Value<'a>,
+}
+
+impl Serialize for TypedJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match (self.value, self.column.ty.required()) {
+            (Value::Bytes(bytes), _) => {
+                let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+                let digits = digits.map(|digit| char::from_digit(digit.into(), 16).unwrap_or_default());
+                serializer.serialize_str(&digits.collect::<String>())
+            }
+            (Value::List(rows), ColumnType::List(schema)) => {
+                serializer.collect_seq(rows.iter().map(|row| OwnedValuesJson { schema, row }))
+            }
+            (value, _) => ValueJson { column: self.column, value, in_list: false }.serialize(serializer),
+        }
+    }
+}
+
+struct OwnedValuesJson<'a> {
+    schema: &'a Schema,
+    row: &'a OwnedRow,
+}
+
+impl Serialize for OwnedValuesJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut seq = serializer.serialize_seq(Some(self.row.len()))?;
+        for (column, value) in self.schema.0.iter().zip(self.row) {
+            value.with(|value| seq.serialize_element(&TypedJson { column, value: &value }))?;
+        }
+        seq.end()
+    }
+}
+
 /// A row that owns its values, as [`RowJson`] shows one.
 pub fn owned_row_json(schema: &Schema, row: &OwnedRow) -> Result<serde_json::Value, serde_json::Error> {
     let mut json = Ok(serde_json::Value::Null);

@@ -1,4 +1,4 @@
-//! A loader process, or the script of a source, as the thread sees it that owns it: a [`Child`] that is waited for. It knows no item.
+//! A loader process, or the script of a source or a sink, as the thread sees it that owns it: a [`Child`] that is waited for. It knows no item.
 
 use std::ffi::OsString;
 use std::io;
@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use orchestra_core::failure::cut_words;
-use orchestra_core::{ListingProgram, WorkerExit};
+use orchestra_core::{ScriptProgram, WorkerExit};
 use orchestra_worker::BUILD;
 use orchestra_worker::codec::Frame;
 use orchestra_worker::loader::LoaderRegion;
@@ -17,7 +17,7 @@ use orchestra_worker::script::FromScript;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{timeout, timeout_at};
 
-use crate::child::spawn::{AtDrop, Launched, ProcessLauncher, allowed};
+use crate::child::spawn::{DropAction, Launched, ProcessLauncher, allowed};
 use crate::child::words::StderrText;
 use crate::child::{Child, FrameSender};
 
@@ -90,9 +90,9 @@ impl LoaderChild {
 }
 
 impl LoaderChild<FromScript> {
-    /// Starts the script of a source. The calling thread is as for [`LoaderChild::launch`].
-    pub fn launch_script(launcher: &ProcessLauncher, lister: &ListingProgram) -> io::Result<Self> {
-        let ListingProgram { program, rules, .. } = lister;
+    /// Starts the script of a source or a sink. The calling thread is as for [`LoaderChild::launch`].
+    pub fn launch_script(launcher: &ProcessLauncher, lister: &ScriptProgram) -> io::Result<Self> {
+        let ScriptProgram { program, rules, .. } = lister;
         let confined = ConfinedProgram { program: program.clone(), rules: rules.clone(), gpu: false };
         let confined = confined.encode().map_err(io::Error::other)?;
         let own = [("CUDA_VISIBLE_DEVICES".to_owned(), String::new()), (PROGRAM.to_owned(), confined)];
@@ -100,9 +100,9 @@ impl LoaderChild<FromScript> {
         let env: Vec<(OsString, OsString)> = env.collect();
         // It needs none, and what starts processes hands one over.
         let region = LoaderRegion::new(0)?;
-        let (child, ()) = Self::start("script of a source", || {
+        let (child, ()) = Self::start("script", || {
             let (ours, child) = launcher.spawn(env.into_iter(), [region.fd()], |_| ())?;
-            Ok((Launched::of(ours, child, AtDrop::Kill)?, ()))
+            Ok((Launched::of(ours, child, DropAction::Kill)?, ()))
         })?;
         Ok(child)
     }

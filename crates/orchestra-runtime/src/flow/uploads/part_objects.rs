@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 
 use orchestra_plan::{BucketPlan, PartFilesPlan};
 use orchestra_store::INDEX;
 
+use super::script_parts::ScriptParts;
 use super::store_error;
 use crate::flow::file_rows::{FileRow, files_in};
 
@@ -17,12 +19,19 @@ const FILES_AT_ONCE: usize = 16;
 pub const TORN: &str = "it does not hold whole files; this is a bug";
 pub const PANICKED: &str = "a thread panicked; this is a bug";
 
+/// Where part files go.
+#[derive(Debug, Clone)]
+pub enum PartTarget {
+    Bucket(BucketPlan),
+    Script(Arc<ScriptParts>),
+}
+
 /// Where part files lie, and where they go.
 #[derive(Debug, Clone)]
 pub struct UploadedFiles {
     pub output: PathBuf,
     pub parts: PartFilesPlan,
-    pub bucket: BucketPlan,
+    pub target: PartTarget,
     /// Each row is a file; the object of a part file is the index of its files.
     pub holds_files: bool,
 }
@@ -49,39 +58,51 @@ impl UploadedFiles {
         waiting: &Receiver<u64>,
         is_over: &AtomicBool,
     ) -> Result<(), String> {
+        let mut process = None;
         for number in left.into_iter().chain(waiting.iter()) {
             if is_over.load(Ordering::Acquire) {
                 break;
             }
-            self.create(number, is_over)?;
+            match &self.target {
+                PartTarget::Bucket(bucket) => self.create(bucket, number, is_over)?,
+                PartTarget::Script(script) => {
+                    script.take(&mut process, (number, &self.path(number)), is_over)?;
+                }
+            }
         }
+        ScriptParts::end(&mut process);
         Ok(())
     }
 
     /// Creates all objects of a part file. One that is not whole when it `is_over` stays in the output folder.
-    pub fn create(&self, number: u64, is_over: &AtomicBool) -> Result<(), String> {
+    pub fn create(&self, bucket: &BucketPlan, number: u64, is_over: &AtomicBool) -> Result<(), String> {
         let path = self.path(number);
         let mut bytes =
             fs::read(&path).map_err(|error| format!("cannot read `{}`: {error}", path.display()))?;
         if self.holds_files {
             let files = files_in(&bytes).ok_or_else(|| format!("`{}`: {TORN}", path.display()))?;
-            self.create_files(&files, is_over)?;
+            self.create_files(bucket, &files, is_over)?;
             if is_over.load(Ordering::Acquire) {
                 return Ok(());
             }
             bytes = index_of(&files);
         }
-        self.create_object(&self.name(number), &bytes)?;
+        create_object(bucket, &self.name(number), &bytes)?;
         fs::remove_file(&path).map_err(|error| format!("cannot remove `{}`: {error}", path.display()))
     }
 
-    fn create_files(&self, files: &[FileRow<'_>], is_over: &AtomicBool) -> Result<(), String> {
+    fn create_files(
+        &self,
+        bucket: &BucketPlan,
+        files: &[FileRow<'_>],
+        is_over: &AtomicBool,
+    ) -> Result<(), String> {
         let next = AtomicUsize::new(0);
         let create = || -> Result<(), String> {
             while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed))
                 && !is_over.load(Ordering::Acquire)
             {
-                self.create_object(&file.name, file.bytes)?;
+                create_object(bucket, &file.name, file.bytes)?;
             }
             Ok(())
         };
@@ -90,19 +111,19 @@ impl UploadedFiles {
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(PANICKED.into())))
         })
     }
+}
 
-    fn create_object(&self, name: &str, bytes: &[u8]) -> Result<(), String> {
-        let BucketPlan { url, store } = &self.bucket;
-        let url = format!("{url}{name}");
-        if store.create(&url, bytes.to_vec()).map_err(|error| store_error(&error))? {
-            return Ok(());
-        }
-        let there = store.read(&url).map_err(|error| store_error(&error))?;
-        match there.is_some_and(|there| there.bytes == bytes) {
-            true => Ok(()),
-            false => Err(format!(
-                "`{url}` is there already and was not written by this run: choose another prefix"
-            )),
+fn create_object(bucket: &BucketPlan, name: &str, bytes: &[u8]) -> Result<(), String> {
+    let BucketPlan { url, store } = bucket;
+    let url = format!("{url}{name}");
+    if store.create(&url, bytes.to_vec()).map_err(|error| store_error(&error))? {
+        return Ok(());
+    }
+    let there = store.read(&url).map_err(|error| store_error(&error))?;
+    match there.is_some_and(|there| there.bytes == bytes) {
+        true => Ok(()),
+        false => {
+            Err(format!("`{url}` is there already and was not written by this run: choose another prefix"))
         }
     }
 }
