@@ -64,7 +64,7 @@ struct Row {
 }
 
 #[rustfmt::skip]
-const TABLE: [Row; 14] = [
+const TABLE: [Row; 15] = [
     Row { shape: "plain",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "parts",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "joins",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
@@ -77,6 +77,7 @@ const TABLE: [Row; 14] = [
     Row { shape: "python",  worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "python-parts", worker: ALL, loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "python-loop", worker: ALL,  loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
+    Row { shape: "python-ends", worker: ALL,  loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "flow",    worker: ALL,      loader: ALL, parent: none("it is the program that asks"), keeper: NO_KEEPER },
     Row { shape: "tasks",   worker: NO_MODEL, loader: none("its rows are few: a command makes them"), parent: ALL,
           keeper: Cell { moments: &[Reading, MidBatch, Ending], why_no_other: "it ends before its command counts" } },
@@ -357,6 +358,11 @@ fn parts_that_python_makes_drops_and_joins_are_those_of_their_item_whatever_dies
 #[test]
 fn rounds_of_a_loop_in_python_are_neither_lost_nor_added_whatever_dies() {
     every_item_ends_once(&python::PYTHON_LOOP);
+}
+
+#[test]
+fn what_python_yields_and_writes_is_there_once_whatever_dies() {
+    every_item_ends_once(&python::PYTHON_ENDS);
 }
 
 #[test]

@@ -1,10 +1,12 @@
-//! Shapes whose functions are in Python, behind the gate of the trap operator. Kills nothing.
+//! Shapes whose functions are in Python, with the gate of the trap operator. Kills nothing.
 
 use std::fs;
 
-use super::shapes::{BATCH, FIRST, LOOP, PLAIN, ROUNDS, Shape, write_array, write_over_array, write_stage};
+use super::shapes::{
+    BATCH, FIRST, LOOP, PLAIN, ROUNDS, ROWS_PER_FILE, Shape, write_array, write_over_array, write_stage,
+};
 use crate::common::{Workplace, python};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// A function in Python, of a number in a slot and of a text beside it.
 pub const PYTHON: Shape = Shape {
@@ -57,6 +59,51 @@ pub const PYTHON_LOOP: Shape = Shape {
     shows: LOOP.shows,
     ..PLAIN
 };
+
+/// A function in Python yields the rows, and another one writes them, a file for each part.
+pub const PYTHON_ENDS: Shape = Shape {
+    name: "python-ends",
+    write: |place, n| {
+        let Some(stage) = write_python(place, "one_more") else { return false };
+        fs::create_dir_all(place.path("store")).unwrap();
+        let script = ENDS.replace("STORE", place.path("store").to_str().unwrap());
+        fs::write(place.path("ends.py"), script.replace("ITEMS", &n.to_string())).unwrap();
+        let both = format!("kind = \"python\"\nscript = \"ends.py\"\npython = {:?}", python().unwrap());
+        let sink =
+            format!("{both}\nfrom = \"y\"\nsandbox_write = [\"store\"]\nrows_per_file = {ROWS_PER_FILE}");
+        let is_written = write_stage(place, &both, "", &format!("{stage}\nfrom = \"x\""));
+        place.edit("[devices]", &format!("[sinks.store]\n{sink}\n[devices]"));
+        is_written
+    },
+    judge: |place, n| {
+        let files = fs::read_dir(place.path("store")).unwrap().map(|file| file.unwrap().path());
+        let texts: String = files.map(|file| fs::read_to_string(file).unwrap()).collect();
+        let mut rows: Vec<Value> = texts.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        rows.sort_by_key(|row| row["index"].as_u64());
+        let expected = (0..n).map(|index| json!({ "index": index, "said": format!("row {index}!") }));
+        assert!(rows.into_iter().eq(expected), "each row is in one part");
+    },
+    ..PYTHON
+};
+
+/// The rows of [`PYTHON_ENDS`], and what becomes of them.
+const ENDS: &str = r#"
+import json, os
+import orchestra
+
+@orchestra.source(columns={"number": "i64", "name": "text"}, key="number")
+def rows():
+    for n in range(ITEMS):
+        yield {"number": n, "name": f"row {n}"}
+
+@orchestra.sink
+def store(rows, part):
+    name = f"STORE/{part}.jsonl"
+    with open(f"{name}.new", "w") as file:
+        for row in rows:
+            file.write(json.dumps({"index": row["index"], "said": row["said"]}) + "\n")
+    os.replace(f"{name}.new", name)
+"#;
 
 /// Functions with the gate of the trap operator. A row alone goes through: a worker compares it with what it had in its batch, and would stand there with a
 /// batch that is done.

@@ -16,8 +16,8 @@ pub const BATCH: u64 = 8;
 const EACH: u64 = 2;
 /// Rounds of each item of [`LOOP`].
 pub const ROUNDS: u64 = 4;
-/// Rows of a part file of [`FILES`], at least.
-const ROWS_PER_FILE: usize = 50;
+/// Rows of a part, at least.
+pub const ROWS_PER_FILE: usize = 50;
 /// A batch may stand at the gate, and a run reads some hundred rows ahead: its loaders live until the gate has let most rows through.
 const LIMITS: &str = "[limits]\nbatch_timeout = \"1h\"\nmemory = \"1MiB\"\nloaders = 1\n";
 /// The first number of [`LOOP`]: smaller ones spring traps.

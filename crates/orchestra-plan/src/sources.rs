@@ -6,6 +6,7 @@ use crate::cx::Cx;
 use crate::diagnostics::{Diagnostics, Reported};
 use crate::fields::{Fields, Spanned};
 use crate::files::FileKind;
+use crate::host::Host;
 use crate::keys;
 use crate::kind::SourceContext;
 use crate::models::allowed_paths;
@@ -22,24 +23,8 @@ pub(crate) fn connect(source: &SourceNode, limits: &Limits, cx: &mut Cx<'_>) -> 
     let sandbox_read = allowed_paths((&what, "sandbox_read", is_off), &source.sandbox_read, cx);
     let listing = listing(source, cx);
     let kind = source.kind.as_ref().ok_or(Reported)?;
-    let urls = match &listing {
-        Ok(ListingSpec::Objects { urls, .. }) => &urls[..],
-        Ok(ListingSpec::ObjectManifest { root, .. }) => std::slice::from_ref(root),
-        _ => &[],
-    };
-    // Pipes are read once, by the run.
-    let has_no_first = match &listing {
-        Ok(ListingSpec::Manifest { path: Some(path), .. })
-        | Ok(ListingSpec::ObjectManifest { list: Some(path), .. }) => {
-            !path.to_str().is_some_and(is_url) && cx.host.file_kind(path) == FileKind::Other
-        }
-        Ok(ListingSpec::Paths { .. } | ListingSpec::Objects { .. }) => false,
-        Ok(ListingSpec::Manifest { path: None, .. } | ListingSpec::ObjectManifest { list: None, .. })
-        | Ok(ListingSpec::Generated)
-        | Err(_) => true,
-    };
     let first = match &listing {
-        Ok(listing) if !has_no_first => cx.host.first_item(listing).ok().flatten(),
+        Ok(listing) if !is_read_once(listing, cx.host) => cx.host.first_item(listing).ok().flatten(),
         _ => None,
     };
     let mut unseen = Diagnostics::new("", "");
@@ -49,7 +34,7 @@ pub(crate) fn connect(source: &SourceNode, limits: &Limits, cx: &mut Cx<'_>) -> 
     let mut context = SourceContext {
         fields,
         first: first.as_ref(),
-        urls,
+        urls: listing.as_ref().map_or(&[], listed_urls),
         limits,
         host: cx.host,
         folder: &cx.folder,
@@ -84,6 +69,26 @@ pub(crate) fn connect(source: &SourceNode, limits: &Limits, cx: &mut Cx<'_>) -> 
         settings: connected.settings,
         decoders: connected.decoders,
     })
+}
+
+fn listed_urls(listing: &ListingSpec) -> &[String] {
+    match listing {
+        ListingSpec::Objects { urls, .. } => urls,
+        ListingSpec::ObjectManifest { root, .. } => std::slice::from_ref(root),
+        _ => &[],
+    }
+}
+
+/// Whether only the run may read the list: pipes and the standard input are read once.
+fn is_read_once(listing: &ListingSpec, host: &dyn Host) -> bool {
+    match listing {
+        ListingSpec::Manifest { path: Some(path), .. }
+        | ListingSpec::ObjectManifest { list: Some(path), .. } => {
+            !path.to_str().is_some_and(is_url) && host.file_kind(path) == FileKind::Other
+        }
+        ListingSpec::Paths { .. } | ListingSpec::Objects { .. } => false,
+        _ => true,
+    }
 }
 
 /// What to list, once every entry is known to name something.

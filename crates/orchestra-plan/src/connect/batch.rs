@@ -38,6 +38,13 @@ struct ModelFeeds {
 }
 
 impl<'a> Wiring<'a, '_> {
+    /// Where the rows of these columns lie in their picture, if that is the same place for all.
+    fn only_placement<'c>(&self, reads: impl Iterator<Item = &'c ColumnRef>) -> Option<ColumnRef> {
+        let mut places: Vec<ColumnRef> = reads.filter_map(|read| placed(self.workflow, read.from)).collect();
+        places.dedup();
+        places.pop().filter(|_| places.is_empty())
+    }
+
     pub(super) fn batch(
         &mut self,
         stage: usize,
@@ -53,10 +60,7 @@ impl<'a> Wiring<'a, '_> {
         let feeds = self.feeds(node, model, known);
         let (fixed_batch, ModelFeeds { slots: fed, values, passthrough_columns }) = (fixed_batch?, feeds?);
         let mut inputs: Vec<ColumnRef> = fed.iter().map(|fed| fed.read).collect();
-        let reads = inputs.iter().chain(&passthrough_columns);
-        let mut places: Vec<ColumnRef> = reads.filter_map(|read| placed(self.workflow, read.from)).collect();
-        places.dedup();
-        let placed = places.pop().filter(|_| places.is_empty());
+        let placed = self.only_placement(inputs.iter().chain(&passthrough_columns));
         let trim = trim::trim(self.workflow, stage, &inputs, self.cx)?;
         let wants: Vec<TensorSpec> = fed.iter().map(|fed| fed.want.clone()).collect();
         let mut tensors: Vec<TensorSpec> = fed.iter().map(|fed| fed.stored.clone()).collect();
