@@ -282,7 +282,10 @@ fn storms(shape: &'static Shape) {
     let (many, least) = scaled((6_000, 10), (0, 0));
     let Some(struck) = (many > 0).then(|| Struck::new(shape, many)).flatten() else { return };
     until_struck(least, Duration::from_millis(200), |every| {
-        let run = struck.start(&[], &["--fresh"]);
+        // Until its items are listed, a run asks scripts what they are: it has no process to replace, and says what ended.
+        drop(std::fs::remove_file(struck.list()));
+        let mut run = struck.start(&[], &["--fresh"]);
+        run.must_reach("items are listed", || struck.list().exists());
         let (kills, stops) =
             (strike_any(run.pid(), every, Fault::Kill), strike_loaders(run.pid(), every * 5, Fault::Stop));
         run.wait().must_exit(0);

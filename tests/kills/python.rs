@@ -98,6 +98,9 @@ def rows():
 
 @orchestra.sink
 def store(rows, part):
+    if part == 0:  # what a run before `--fresh` has left
+        for old in os.listdir("STORE"):
+            os.remove(f"STORE/{old}")
     name = f"STORE/{part}.jsonl"
     with open(f"{name}.new", "w") as file:
         for row in rows:
