@@ -293,7 +293,7 @@ fn each_row_of_a_loop_in_python_has_the_rounds_that_it_needs() {
     for (index, found) in roots {
         let (x, residual, rounds) = newton(number(index));
         let number = |value: &Value| value.as_f64().unwrap();
-        // Whoever reads JSON may round the last bit of a number.
+        // A reader of JSON may round the last bit of a number.
         let is_near = |a: f64, b: f64| (a - b).abs() <= f64::EPSILON * b.abs();
         assert!(
             is_near(number(&found["x"]), x) && is_near(number(&found["residual"]["data"][0]), residual),

@@ -46,7 +46,7 @@ pub fn append_row(name: &str, values: &OwnedRow, out: &mut Vec<u8>) -> Result<()
 }
 
 impl Catalog {
-    /// A list that nobody reads before [`Catalog::list_rows`], and of which no more is known till then than that it has so many items.
+    /// A list that [`Catalog::list_rows`] writes later. Readers come after that; until then its extent is `Growing(at_least)`.
     pub fn unlisted(path: &Path, at_least: u64) -> Self {
         Self { path: path.into(), growth: Arc::new(Growth::of_at_least(at_least)) }
     }
