@@ -4,7 +4,7 @@
     model_outputs.py make FOLDER     writes NAME.onnx and NAME.npz (the items), and models.json
     model_outputs.py check FOLDER    reads NAME-BATCH.jsonl for each, and prints what differs
 
-models.json has for each model `inputs`, `columns` (their types, where NAME.jsonl has the items, because some are texts), `read` (what a sink reads: names of outputs, or null for all), `is_run` (else it is inspected alone), and `refused`: "batches" where an output has no row
+models.json has for each model `constants` (inputs with a value in the workflow, as TOML), `keys` (of the model's table), `inputs`, `columns` (their types, where NAME.jsonl has the items, because some are texts), `read` (what a sink reads: names of outputs, or null for all), `is_run` (else it is inspected alone), and `refused`: "batches" where an output has no row
 for each item of a batch, "at run" where that may show in a run only, "always" where no stage can read it, "may" where it may be refused, and null.
 The judge is ONNX Runtime for Python, one item after the other in a batch of one.
 """
@@ -23,12 +23,14 @@ BATCHES = (1, 3, 8, 32)
 MODELS = []
 
 
-def model(name, inputs, nodes, outputs, data, initializers=(), read=None, refused=None, fixed=None, axis=0, domains=(), is_run=True):
-    """`fixed`: the only batch that the model takes; its outputs are then cut along `axis`."""
+def model(name, inputs, nodes, outputs, data, initializers=(), read=None, refused=None, fixed=None, axis=0, domains=(), is_run=True,
+          constants=None, in_axes=None, keys=""):
+    """`fixed`: the only batch that the model takes; its outputs are then cut along `axis`. `constants`: per input the value as TOML, and the array for one item. `in_axes`:
+    along which axis the items of an input lie, where that is not the first."""
     graph = h.make_graph(nodes, "g", inputs, outputs, [nh.from_array(value, key) for key, value in initializers])
     opsets = [h.make_opsetid("", 17)] + [h.make_opsetid(domain, 3) for domain in domains]
     made = h.make_model(graph, opset_imports=opsets, ir_version=9)
-    MODELS.append((name, made, data, dict(read=read, refused=refused, fixed=fixed, axis=axis, is_run=is_run)))
+    MODELS.append((name, made, data, dict(read=read, refused=refused, fixed=fixed, axis=axis, is_run=is_run, constants=constants or {}, in_axes=in_axes or {}, keys=keys)))
 
 
 def value(name, kind, *dims):
@@ -224,6 +226,40 @@ def make():
     model("passed_types", [value(name, kind, "N", 3) for kind, name, _ in kinds], [node("Relu", ["f"], ["z"])],
           [f32("z", "N", 3)] + [value(name, kind, "N", 3) for kind, name, _ in kinds],
           {name: (np.abs(numbers(3, seed=at)) * 5).astype(kind) for at, (_, name, kind) in enumerate(kinds)})
+    # Inputs that are the same for all items: single values, whole inputs and what each item has.
+    scalar, rate = value("sr", T.INT64), [node("Cast", ["sr"], ["r"], to=T.FLOAT), node("Mul", ["x", "r"], ["y"])]
+    model("constant_scalar", [*x, scalar], rate, [f32("y", "N", 4)], x4, constants={"sr": ("3", np.array(3))})
+    branch = dict(then_branch=body("then", [node("Neg", ["x"], ["t"])], [], [f32("t", "N", 4)]),
+                  else_branch=body("else", [node("Relu", ["x"], ["e"])], [], [f32("e", "N", 4)]))
+    model("constant_branch", [value("go", T.BOOL), *x], [node("If", ["go"], ["y"], **branch)], [f32("y", "N", 4)], x4, constants={"go": ("true", np.array(True))})
+    add = [node("Add", ["x", "w"], ["y"])]
+    for name, dims, toml, array in (("whole", (4,), "[1, 2.5, -3, 4]", [1, 2.5, -3, 4]), ("filled_whole", (4,), "0.5", [0.5] * 4), ("item", ("N", 4), "[1, 2.5, -3, 4]", [[1, 2.5, -3, 4]]),
+                                    ("filled_item", ("N", 4), "2", [[2] * 4]), ("all_of_it", ("M", 4), "[[1, 2, 3, 4]]", [[1, 2, 3, 4]]), ("in_table", ("N", 4), "{ value = 2 }", [[2] * 4])):
+        model(f"constant_{name}", [f32("w", *dims), *x], add, [f32("y", "N", 4)], x4, constants={"w": (toml, np.array(array, "f4"))})
+    kinds = [("f2", T.FLOAT16), ("f8", T.DOUBLE), ("i4", T.INT32), ("u1", T.UINT8), ("i2", T.INT16)]
+    casts = [node("Cast", [f"w{kind}"], [f"c{kind}"], to=T.FLOAT) for kind, _ in kinds]
+    model("constant_types", [*[value(f"w{kind}", of, "N", 4) for kind, of in kinds], *x], [*casts, node("Sum", ["x", *[f"c{kind}" for kind, _ in kinds]], ["y"])], [f32("y", "N", 4)], x4,
+          constants={f"w{kind}": ("[1, 2, 3, 4]", np.array([[1, 2, 3, 4]], kind)) for kind, _ in kinds})
+    encode = dict(domain="ai.onnx.ml", keys_strings=["a", "b"], values_floats=[1.0, 2.0], default_float=-1.0)
+    for name, dims, toml, array in (("text", ("N", 1), '{ value = "b" }', [["b"]]), ("texts", ("N", 2), '["b", "a"]', [["b", "a"]]), ("scalar_text", (), '{ value = "b" }', "b")):
+        model(f"constant_{name}", [value("t", T.STRING, *dims), f32("x", "N", 2)], [node("LabelEncoder", ["t"], ["e"], **encode), node("Add", ["x", "e"], ["y"])],
+              [f32("y", "N", 2)], {"x": numbers(2)}, constants={"t": (toml, np.array(array, object))}, domains=["ai.onnx.ml"])
+    # Items along another axis of an input.
+    turn = [node("Transpose", ["state"], ["s"], perm=[1, 0, 2]), node("ReduceSum", ["s", "a"], ["sum"], keepdims=0), node("Add", ["x", "sum"], ["y"]), node("Neg", ["state"], ["next"])]
+    state = {"x": numbers(4), "state": numbers(2, 4, seed=8)}
+    for name, dims in (("named", (2, "N", 4)), ("unnamed", (2, None, 4))):
+        batch = dims[1]
+        model(f"axis_{name}", [f32("x", batch, 4), f32("state", *dims)], turn, [f32("y", batch, 4), f32("next", *dims)], state, [("a", ints(1))], in_axes={"state": 1})
+    model("axis_constant", [f32("x", "N", 4), f32("state", 2, "N", 4)], turn, [f32("y", "N", 4), f32("next", 2, "N", 4)], x4, [("a", ints(1))],
+          constants={"state": ("[[1, 2, 3, 4], [5, 6, 7, 8]]", np.arange(1, 9, dtype="f4").reshape(2, 1, 4))})
+    model("axis_said", [f32("x", 5, None, 3)], [node("Neg", ["x"], ["y"])], [f32("y", 5, None, 3)], {"x": numbers(5, 3)}, in_axes={"x": 1}, keys="batch_axis = { x = 1 }")
+    model("axis_of_time", [f32("x", "T", "N", 3)], [node("ReduceMean", ["x"], ["y"], axes=[0], keepdims=0)], [f32("y", "N", 3)], {"x": numbers(5, 3)}, in_axes={"x": 1},
+          keys="batch_axis = { x = 1 }")
+    model("axis_last", [f32("x", 4, "N"), f32("z", "N", 4)], [node("Transpose", ["x"], ["t"], perm=[1, 0]), node("Add", ["t", "z"], ["y"])], [f32("y", "N", 4)],
+          {"x": numbers(4), "z": numbers(4, seed=8)}, in_axes={"x": 1})
+    gru = [("w", rng.uniform(-1, 1, (1, 9, 3)).astype("f4")), ("r", rng.uniform(-1, 1, (1, 9, 3)).astype("f4"))]
+    model("axis_gru", [f32("x", 5, "N", 3), f32("h", 1, "N", 3)], [node("GRU", ["x", "w", "r", "", "", "h"], ["y", "hn"], hidden_size=3)],
+          [f32("y", 5, 1, "N", 3), f32("hn", 1, "N", 3)], {"x": numbers(5, 3), "h": numbers(1, 3, seed=8)}, gru, in_axes={"x": 1, "h": 1}, keys="batch_axis = { x = 1, h = 1 }")
     # Control flow.
     trip = [("n", np.int64(3)), ("go", np.array(True))]
     step = body("step", [node("Identity", ["c"], ["c2"]), node("Add", ["s", "s"], ["s2"]), node("Identity", ["s2"], ["each"])],
@@ -259,18 +295,22 @@ def write(folder):
             with open(os.path.join(folder, name + ".jsonl"), "w") as file:
                 items = [{key: values[item].ravel()[0] if values.dtype.kind == "U" else values[item].tolist() for key, values in data.items()} for item in range(ITEMS)]
                 file.writelines(json.dumps(item) + "\n" for item in items)
-        about[name] = {"inputs": sorted(data), "columns": columns, **settings}
+        constants = {key: toml for key, (toml, _) in settings["constants"].items()}
+        about[name] = {"inputs": sorted(data), "columns": columns, **settings, "constants": constants}
+        np.savez(os.path.join(folder, name + ".constants.npz"), **{key: array.astype(str) if array.dtype == object else array for key, (_, array) in settings["constants"].items()})
     with open(os.path.join(folder, "models.json"), "w") as file:
         json.dump(about, file)
 
 
-def alone(session, data, item, names, fixed, axis):
+def alone(session, data, constants, item, of, names):
     """What one item gives."""
+    fixed, axis = of["fixed"], of["axis"]
     # Of arrays of other texts ONNX Runtime for Python takes what stands before a zero byte.
     feed = {key: values[item:item + 1].astype(object if values.dtype.kind == "U" else values.dtype) for key, values in data.items()}
     if fixed:
         feed = {key: np.repeat(values, fixed, axis=0) for key, values in feed.items()}
-    found = session.run(names, feed)
+    feed = {key: np.moveaxis(values, 0, of["in_axes"].get(key, 0)) for key, values in feed.items()}
+    found = session.run(names, {**feed, **constants})
     return [np.asarray(np.take(value, 0, axis=axis)) if fixed else value for value in found]
 
 
@@ -297,6 +337,8 @@ def check(folder):
     n_right, wrong = 0, []
     for name, of in about.items():
         data = dict(np.load(os.path.join(folder, name + ".npz")))
+        constants = np.load(os.path.join(folder, name + ".constants.npz"))
+        constants = {key: values.astype(object) if values.dtype.kind == "U" else values for key, values in constants.items()}
         session = None
         for batch in BATCHES:
             path = os.path.join(folder, f"{name}-{batch}.jsonl")
@@ -308,7 +350,7 @@ def check(folder):
             if sorted(record["index"] for record in records) != list(range(ITEMS)):
                 wrong.append(f"{name} at {batch}: {len(records)} records")
             for record in records:
-                want = alone(session, data, record["index"], names, of["fixed"], of["axis"])
+                want = alone(session, data, constants, record["index"], of, names)
                 result = record["result"]
                 for output, one in zip(names, want):
                     found = result[output] if isinstance(result, dict) and output in result else result

@@ -50,6 +50,7 @@ mod machines;
 mod many_crops;
 mod memory_ceiling;
 mod metrics;
+mod model_inputs;
 mod model_outputs;
 mod nested_crops;
 mod no_effect;

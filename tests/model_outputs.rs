@@ -20,9 +20,17 @@ const INFER: &str = "kind = \"infer\"";
 /// A run of the model at these sizes of a batch, each with records of its own in `folder`.
 fn run(place: &Workplace, folder: &Path, name: &str, about: &Value, batches: &[usize]) -> Ended {
     let inputs: Vec<&str> = about["inputs"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-    let feeds: Vec<String> = inputs.iter().map(|input| format!("{input} = \"s.{input}\"")).collect();
+    let constants: Vec<(&String, &str)> = about["constants"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(input, value)| (input, value.as_str().unwrap()))
+        .collect();
+    let feeds = inputs.iter().map(|input| format!("{input} = \"s.{input}\""));
+    let feeds: Vec<String> =
+        feeds.chain(constants.iter().map(|(input, value)| format!("{input} = {value}"))).collect();
     let feeds = match &inputs[..] {
-        [_] => "from = \"s\"".to_owned(),
+        [_] if constants.is_empty() => "from = \"s\"".to_owned(),
         _ => format!("inputs = {{ {} }}", feeds.join(", ")),
     };
     let (kind, ending) = match about["columns"].as_str() {
@@ -30,9 +38,10 @@ fn run(place: &Workplace, folder: &Path, name: &str, about: &Value, batches: &[u
         None => ("\"tensors\"".to_owned(), "npz"),
     };
     let mut text = format!(
-        "version = 1\n[sources.s]\nkind = {kind}\npaths = [{:?}]\n[models.m]\npath = {:?}\nworkers = 1\n[devices]\nuse = [\"cpu\"]\n",
+        "version = 1\n[sources.s]\nkind = {kind}\npaths = [{:?}]\n[models.m]\npath = {:?}\nworkers = 1\n{}\n[devices]\nuse = [\"cpu\"]\n",
         folder.join(format!("{name}.{ending}")),
-        folder.join(format!("{name}.onnx"))
+        folder.join(format!("{name}.onnx")),
+        about["keys"].as_str().unwrap()
     );
     for batch in batches {
         let from: Vec<String> = match &about["read"] {

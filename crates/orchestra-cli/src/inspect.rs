@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use anyhow::anyhow;
-use orchestra::plan::{ModelOutput, OutputDim, OutputType, format_bytes};
-use orchestra::{Dim, ModelError, ModelFile, Recognised};
+use orchestra::plan::{ModelOutput, OutputDim, OutputType, ScalarInput, format_bytes};
+use orchestra::{DType, Dim, ModelError, ModelFile, Recognised};
 use serde_json::json;
 
 use crate::Failed;
@@ -59,14 +59,20 @@ fn in_json(
         json!({"name": output.name, "dtype": dtype, "shape": shape})
     };
     let signature = &file.signature;
-    let tensors = signature.inputs.iter().map(|of| input(&of.name, of.dtype.name(), of.batch, &of.row));
+    let tensors = signature.inputs.iter().map(|of| {
+        let mut shape: Vec<_> = of.row.iter().map(|dim| dim.fixed()).collect();
+        shape.insert(signature.batch_axis(&of.name), of.batch.fixed());
+        json!({"name": of.name, "dtype": of.dtype.name(), "shape": shape})
+    });
+    let scalar = |of: &ScalarInput| json!({"name": of.name, "dtype": of.dtype.map_or("text", DType::name), "shape": []});
+    let scalars = signature.scalars.iter().map(scalar);
     let texts = signature.text_inputs.iter().map(|of| input(&of.name, "text", of.batch, &of.row));
     json!({
         "model": path,
         "bytes": file.bytes,
         "ir_version": signature.ir_version,
         "opset": signature.opset,
-        "inputs": tensors.chain(texts).collect::<Vec<_>>(),
+        "inputs": tensors.chain(texts).chain(scalars).collect::<Vec<_>>(),
         "outputs": signature.outputs.iter().map(output).collect::<Vec<_>>(),
         "metadata": signature.metadata,
         "operators": signature.operators,
@@ -98,10 +104,20 @@ fn in_words(
     );
     // Writing to a string cannot fail.
     for input in &signature.inputs {
-        let _ = writeln!(text, "# input      {} {input}", one_line(&input.name));
+        let axis = signature.batch_axis(&input.name);
+        let along = if axis > 0 { format!(", items along axis {axis} of the model") } else { String::new() };
+        let _ = writeln!(text, "# input      {} {input}{along}", one_line(&input.name));
     }
     for input in &signature.text_inputs {
         let _ = writeln!(text, "# input      {} {input}", one_line(&input.name));
+    }
+    for ScalarInput { name, dtype } in &signature.scalars {
+        let _ = writeln!(
+            text,
+            "# input      {} {}, a single value",
+            one_line(name),
+            dtype.map_or("text", DType::name)
+        );
     }
     for output in &signature.outputs {
         let _ = writeln!(text, "# output     {} {output}", one_line(&output.name));

@@ -154,6 +154,9 @@ pub struct TensorProto {
     pub dims: Vec<i64>,
     #[prost(int32, tag = "2")]
     pub data_type: i32,
+    /// Elements that are texts.
+    #[prost(bytes = "bytes", repeated, tag = "6")]
+    pub string_data: Vec<Bytes>,
     #[prost(string, tag = "8")]
     pub name: String,
     /// Elements, little-endian.
@@ -179,7 +182,14 @@ impl TensorProto {
         Self::new(DType::I64, &[elements.len()], raw)
     }
 
-    fn new(dtype: DType, dims: &[usize], raw_data: Bytes) -> Self {
+    /// A tensor of texts without a name.
+    pub fn texts(dims: &[usize], texts: &[String]) -> Self {
+        let string_data = texts.iter().map(|text| Bytes::copy_from_slice(text.as_bytes())).collect();
+        Self { string_data, data_type: STRING, ..Self::new(DType::U8, dims, Bytes::new()) }
+    }
+
+    /// A tensor without a name, of little-endian elements.
+    pub fn new(dtype: DType, dims: &[usize], raw_data: Bytes) -> Self {
         let dims = dims.iter().map(|n| *n as i64).collect();
         Self { dims, data_type: element_type(dtype), raw_data, ..Self::default() }
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::Choice as _;
-use orchestra_plan::{Signature, UnreadableOutput, toml_key};
+use orchestra_plan::{ScalarInput, Signature, UnreadableOutput, toml_key};
 
 use crate::stages::classify::makes_probabilities;
 use crate::stages::detect::layout::{DetectorLayout, Form, OutputColumn, OutputHints};
@@ -137,12 +137,25 @@ pub fn workflow(path: &str, signature: &Signature, recognised: &Recognised) -> R
         }
     };
     let _ = writeln!(text, "[models.model]\npath = {}\n", quoted(path));
+    let constant = |scalar: &ScalarInput| {
+        let value =
+            scalar.dtype.map_or("{ value = \"\" }", |dtype| if dtype == DType::Bool { "false" } else { "0" });
+        format!(", {} = {value}", toml_key(&scalar.name))
+    };
+    let constants: String = signature.scalars.iter().map(constant).collect();
     let from = match size {
         Some((name, size)) => {
             text += "[stages.size]\nkind = \"size\"  # width and height of what the model sees\nfrom = \"pixels\"\n\n";
-            format!("inputs = {{ {} = \"{reads}\", {} = \"size\" }}", toml_key(name), size.name)
+            format!("inputs = {{ {} = \"{reads}\", {} = \"size\"{constants} }}", toml_key(name), size.name)
         }
-        None => format!("from = \"{reads}\""),
+        None if constants.is_empty() => format!("from = \"{reads}\""),
+        None => {
+            let name = input.map_or_else(|input| &input.name, |input| &input.name);
+            format!(
+                "inputs = {{ {} = \"{reads}\"{constants} }}  # constants: values of your own",
+                toml_key(name)
+            )
+        }
     };
     let _ = writeln!(text, "[stages.outputs]\nkind = \"infer\"\n{from}\nmodel = \"model\"");
     if !outputs.have_rows {

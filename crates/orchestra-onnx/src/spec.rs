@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use bincode::{Decode, Encode};
 use orchestra_core::{
-    DeviceKind, Iteration, PixelInput, Provider, ReadOutput, SandboxRules, SessionTuning, TensorRt,
-    TextInput, Trim, wire,
+    DeviceKind, InputConstant, Iteration, PixelInput, Provider, ReadOutput, SandboxRules, SessionTuning,
+    TensorRt, TensorSpec, TextInput, Trim, wire,
 };
 
+use crate::engine::axis_graph;
 use crate::session_names::{of_largest, of_rows};
 use orchestra_worker::Sandbox;
 use orchestra_worker::engine::decode_spec;
@@ -45,6 +46,10 @@ pub struct OnnxSpec {
     pub pixel_inputs: Vec<Option<PixelInput>>,
     /// The inputs that take texts. They have no place in the layout: each row of a run has, for each of them, a text or a list of texts among its values.
     pub text_inputs: Vec<TextInput>,
+    /// The inputs of the layout whose items lie along another axis than the first in the model, as they lie in slots, and the axis.
+    pub batch_axes: Vec<(TensorSpec, usize)>,
+    /// The inputs that are the same for all items. Neither the layout nor `text_inputs` has them.
+    pub constants: Vec<InputConstant>,
     /// The outputs that are read, in the order of the layout.
     pub outputs: Vec<ReadOutput>,
     /// Outputs of which the model is to give the largest numbers along the last dimension and their places alone (f32 `[.., 2]` in the layout:
@@ -90,6 +95,14 @@ impl OnnxSpec {
             write.push(folder.clone());
         }
         Sandbox { mode: self.sandbox.mode, read, write, gpu, network: false, decodes: false, becomes: false }
+    }
+
+    /// How the session names an input that takes numbers, unless these are pixels or trimmed.
+    pub(crate) fn input_name(&self, input: &str) -> String {
+        match self.batch_axes.iter().any(|(tensor, _)| tensor.name == input) {
+            true => axis_graph::session_name(input),
+            false => input.to_owned(),
+        }
     }
 
     /// How the session names what stands for an output, before the largest numbers of it are taken.

@@ -17,6 +17,8 @@ use crate::sources;
 use crate::workflow::{Connected, Link, RawListing, SinkNode, StageNode, Workflow};
 
 mod batch;
+mod constants;
+mod feeds;
 mod iterated;
 mod remedy;
 

@@ -167,7 +167,17 @@ impl<'a, 'd> Fields<'a, 'd> {
 
     /// A table of texts with their names, in its order. All that are empty or no texts are reported: what a table is to be, what is wrong with an empty
     /// one, and what each entry is to be.
-    pub fn texts(&mut self, key: &str, [table_of, empty, each]: [&str; 3]) -> Option<NamedTexts> {
+    pub fn texts(&mut self, key: &str, words: [&str; 3]) -> Option<NamedTexts> {
+        self.texts_beside(key, words, |_| false)
+    }
+
+    /// The same of a table that has other entries beside texts.
+    pub fn texts_beside(
+        &mut self,
+        key: &str,
+        [table_of, empty, each]: [&str; 3],
+        is_other: impl Fn(&Toml) -> bool,
+    ) -> Option<NamedTexts> {
         let node = &self.entry(key)?.node;
         let Toml::Table(table) = &node.value else {
             return self.wrong(key, node, table_of).none();
@@ -179,6 +189,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         for TomlEntry { key: name, key_span, node } in &table.entries {
             let below = format!("{key}.{name}");
             match &node.value {
+                value if is_other(value) => continue,
                 Toml::String(_) if name.trim().is_empty() => {
                     self.bad(key, *key_span, "has an entry without a name");
                 }

@@ -86,6 +86,9 @@ fn of_stage(plan: &Plan, stage: &StagePlan) -> Vec<Digested> {
     if let Some(of_loop) = batch.told_loop() {
         text["loop"] = of_loop;
     }
+    if !batch.constants.is_empty() {
+        text["constants"] = json!(batch.constants);
+    }
     // What an item has alone may be more than its row of a batch, or another one where the model lets items change each other.
     let is_one = (batch.max_batch == 1).to_string();
     vec![

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use orchestra_core::kernel::Compiler;
-use orchestra_core::{ProbedModel, Program, SandboxRules, TensorSpec};
+use orchestra_core::{InputConstant, ProbedModel, Program, SandboxRules, TensorSpec};
 use orchestra_store::{ItemEntry, ListError, ListingSpec};
 use serde::Serialize;
 
@@ -58,8 +58,9 @@ pub trait LookInto: fmt::Debug + Send + Sync {
 #[derive(Debug, Clone, Copy)]
 pub struct ProbeRequest<'a> {
     pub model: &'a ModelPlan,
-    /// All inputs of the model but those of texts, with rows of the shape that they will have.
+    /// All inputs of the model but those of texts and constants, with rows of the shape that they will have.
     pub inputs: &'a [TensorSpec],
+    pub constants: &'a [InputConstant],
     /// Names of the outputs to look at.
     pub outputs: &'a [String],
     /// The only batch that the model takes.

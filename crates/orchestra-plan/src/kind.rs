@@ -21,6 +21,7 @@ use crate::fields::{Fields, Spanned, Upstreams};
 use crate::files::Files;
 use crate::key::Key;
 use crate::plan::Limits;
+use crate::tree::TomlNode;
 
 pub(crate) use self::input::whole_row;
 pub use self::input::{Input, InputColumns};
@@ -163,6 +164,8 @@ pub struct BatchDraft {
     pub max_batch: Option<Spanned<u64>>,
     /// `batch.wait`
     pub wait: std::time::Duration,
+    /// Inputs of the model that are the same for all items, as written.
+    pub constants: Vec<(Spanned<String>, TomlNode)>,
     /// The model runs on its own outputs.
     pub iteration: Option<Box<IterationDraft>>,
 }

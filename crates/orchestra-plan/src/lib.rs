@@ -84,8 +84,8 @@ pub use plan::{
     BEST_FOLDER, BETWEEN_COMMITS, BatchPlan, BestOf, BestValue, BucketPlan, ColumnRef, DeferredPlan,
     DeviceMemory, DevicePlan, FilesPlan, FoldPlan, JoinWay, KnownItems, LEAST_LOADER_BYTES, Limits,
     LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, RecordsPerItem,
-    Recycle, Shape, SinkPlan, SourcePlan, StagePlan, TASKS_FOLDER, TaskGpu, TaskHistory, TaskMetric,
-    TaskPlan, TasksPlan, TelemetryPlan, WorkerGrowth, WorkerPlan,
+    Recycle, ScalarInput, Shape, SinkPlan, SourcePlan, StagePlan, TASKS_FOLDER, TaskGpu, TaskHistory,
+    TaskMetric, TaskPlan, TasksPlan, TelemetryPlan, WorkerGrowth, WorkerPlan, fed_texts,
 };
 pub use schema::workflow_schema;
 pub use serde_json::Value as Json;

@@ -7,6 +7,7 @@ use orchestra_core::{Dim, TensorSpec, TextInput};
 use thiserror::Error;
 
 use crate::outputs::{ModelOutput, ReaderBatches, RowStanding, UnreadableOutput};
+use crate::plan::ScalarInput;
 
 /// A model file, read but not loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,8 +29,12 @@ pub struct ModelFile {
 pub struct Signature {
     /// What must be fed. Weights that the file lists among its inputs are left out.
     pub inputs: Vec<TensorSpec>,
+    /// The axis along which items lie in an input, where that is not the first. `inputs` has the others in their order.
+    pub batch_axes: Vec<(String, usize)>,
     /// What must be fed of texts.
     pub text_inputs: Vec<TextInput>,
+    /// What is a single value, and so the same for all items.
+    pub scalars: Vec<ScalarInput>,
     /// What comes out.
     pub outputs: Vec<ModelOutput>,
     /// Version of the ONNX file format.
@@ -48,7 +53,12 @@ pub struct Signature {
 pub(crate) const TRAINING: &str = "(training)";
 
 impl Signature {
-    /// The first dimension of its inputs.
+    /// Along which axis items lie in an input.
+    pub fn batch_axis(&self, input: &str) -> usize {
+        self.batch_axes.iter().find(|(name, _)| name == input).map_or(0, |(_, axis)| *axis)
+    }
+
+    /// How many items its inputs take at once.
     pub fn batch(&self) -> Dim {
         let of_texts = || self.text_inputs.first().map(|input| input.batch);
         self.inputs.first().map(|input| input.batch).or_else(of_texts).unwrap_or(Dim::Dynamic)
@@ -64,7 +74,8 @@ impl Signature {
     /// Whether each output has a row for each item, by what the file says of it; or why no stage can read it.
     pub fn readable_outputs(&self) -> Vec<Result<bool, UnreadableOutput>> {
         let batch = self.batch();
-        let batches = ReaderBatches { fixed: batch.fixed(), is_single: false, size_limit: None };
+        let batches =
+            ReaderBatches { fixed: batch.fixed(), is_single: false, size_limit: None, fixes_open: false };
         let read = |output: &ModelOutput| {
             let read = output.stage_output(batch, batches, Err(None), self.has_zip_map())?;
             Ok(!matches!(read.standing, RowStanding::NoRows(_)))

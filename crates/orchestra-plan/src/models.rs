@@ -13,7 +13,8 @@ use crate::digest::hex;
 use crate::fields::Spanned;
 use crate::files::{FileKind, Files};
 use crate::kind::{ProgramContext, ResolvedProgram};
-use crate::model_file::{ModelError, ModelFile};
+use crate::model_file::{ModelError, ModelFile, Signature};
+use crate::nearest::suggestion;
 use crate::plan::ModelPlan;
 use crate::workflow::{KnownModel, ModelNode, StageProgram};
 
@@ -32,7 +33,8 @@ pub(crate) fn connect(model: &ModelNode, cx: &mut Cx<'_>) -> Result<KnownModel, 
     let path = cx.resolve(&written.value);
     let file = model_file(&model.name.value, written.span, &path, cx)?;
     let labels = labels.transpose()?;
-    let ModelFile { file_digest, digest, weights, signature, .. } = file;
+    let ModelFile { file_digest, digest, weights, mut signature, .. } = file;
+    turn_inputs(model, &mut signature, cx)?;
     let beside = path.parent().unwrap_or(Path::new(""));
     let weights = weights.into_iter().map(|(name, digest)| (beside.join(name), digest)).collect();
     let (outputs, has_zip_map) = (signature.output_tensors(), signature.has_zip_map());
@@ -49,6 +51,8 @@ pub(crate) fn connect(model: &ModelNode, cx: &mut Cx<'_>) -> Result<KnownModel, 
         weights,
         inputs: signature.inputs,
         text_inputs: signature.text_inputs,
+        scalars: signature.scalars,
+        batch_axes: signature.batch_axes,
         outputs,
         custom_ops,
         memory_limit: model.memory_limit.map(NonZeroU64::get),
@@ -69,6 +73,34 @@ pub(crate) fn connect(model: &ModelNode, cx: &mut Cx<'_>) -> Result<KnownModel, 
         has_zip_map,
         ..KnownModel::default()
     })
+}
+
+/// Has items lie along the axes that the file says.
+fn turn_inputs(model: &ModelNode, signature: &mut Signature, cx: &mut Cx<'_>) -> Result<(), Reported> {
+    for (name, axis) in &model.batch_axes {
+        let (model, input) = (&model.name.value, &name.value);
+        let Some(tensor) = signature.inputs.iter_mut().find(|tensor| tensor.name == *input) else {
+            let names = signature.inputs.iter().map(|tensor| &*tensor.name);
+            let message =
+                format!("`batch_axis` of model `{model}`: it has no input `{input}` with dimensions");
+            return cx.error(name.span, message).help(suggestion("inputs", input, names)).fail();
+        };
+        let turned = signature.batch_axes.iter().position(|(turned, _)| turned == input);
+        let before = turned.map_or(0, |at| signature.batch_axes.remove(at).1);
+        let mut dims = tensor.row.clone();
+        dims.insert(before.min(dims.len()), tensor.batch);
+        if *axis >= dims.len() {
+            let message = format!("`batch_axis` of model `{model}`: input `{input}` has no axis {axis}");
+            let help = format!("it has {} dimensions: the last one is axis {}", dims.len(), dims.len() - 1);
+            return cx.error(name.span, message).help(help).fail();
+        }
+        tensor.batch = dims.remove(*axis);
+        tensor.row = dims;
+        if *axis > 0 {
+            signature.batch_axes.push((input.clone(), *axis));
+        }
+    }
+    Ok(())
 }
 
 /// Reads the file of a model; reports one that cannot be run.

@@ -10,8 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
 
 use orchestra_core::onnx_file::{
-    DimensionProto, OperatorSetIdProto, STRING, StringStringEntryProto, TensorShapeProto, TypeProto,
-    ValueInfoProto, dtype_of,
+    DimensionProto, OperatorSetIdProto, STRING, StringStringEntryProto, TypeProto, ValueInfoProto, dtype_of,
 };
 use orchestra_core::{DType, Dim, MAX_RANK, TensorSpec, TextInput};
 use prost::Message;
@@ -23,6 +22,7 @@ use self::graph::{Graph, not_onnx};
 use crate::files::{digest_file, open_regular};
 use crate::model_file::{MAX_METADATA, ModelError, ModelFile, Signature};
 use crate::outputs::{ModelOutput, OutputDim, OutputType};
+use crate::plan::ScalarInput;
 
 /// Inputs that are fed, or outputs. Each is compared with others, and may be an error of its own.
 const MAX_TENSORS: usize = 4096;
@@ -235,20 +235,49 @@ impl OnnxModel {
                 return Err(ModelError::Unsupported(message));
             }
         }
-        let (texts, tensors): (Vec<_>, Vec<_>) = fed.iter().partition(|info| is_text(info));
-        let inputs = tensors.into_iter().map(tensor_input).collect::<Result<Vec<_>, _>>()?;
+        let (scalars, of_items): (Vec<_>, Vec<_>) = fed.iter().partition(|info| info.dims() == Some(&[]));
+        let scalars = scalars.into_iter().map(scalar).collect::<Result<Vec<_>, _>>()?;
+        let (texts, tensors): (Vec<_>, Vec<_>) = of_items.into_iter().partition(|info| is_text(info));
+        let axes = batch_axes(&tensors);
+        let tensors = tensors.into_iter().zip(axes);
+        let batch_axes: Vec<(String, usize)> = tensors
+            .clone()
+            .filter(|(_, axis)| *axis > 0)
+            .map(|(info, axis)| (info.name.clone(), axis))
+            .collect();
+        let batches: HashSet<&str> = tensors
+            .clone()
+            .chain(texts.iter().map(|info| (*info, 0)))
+            .filter_map(|(info, axis)| name_of(info.dims()?.get(axis)?))
+            .collect();
+        let inputs = tensors.map(tensor_input).collect::<Result<Vec<_>, _>>()?;
         let text_inputs = texts.into_iter().map(text_input).collect::<Result<Vec<_>, _>>()?;
-        let batches: HashSet<&str> = fed.iter().filter_map(|info| batch_name(info)).collect();
         let names: HashSet<&str> = self.graph.inputs.iter().map(|input| &*input.name).collect();
         let output = |info: &ValueInfoProto| output(info, &batches, names.contains(&*info.name));
         let outputs = self.graph.outputs.iter().map(output).collect::<Result<Vec<_>, _>>()?;
-        if fed.is_empty() || outputs.is_empty() {
-            let what = if fed.is_empty() { "input" } else { "output" };
+        let n_fed = inputs.len() + text_inputs.len();
+        if n_fed == 0 || outputs.is_empty() {
+            let what = match () {
+                () if n_fed > 0 => "output",
+                () if fed.is_empty() => "input",
+                () => "input but single values, and so no items",
+            };
             return Err(ModelError::Unsupported(format!("the model has no {what}")));
         }
         let (operators, metadata) = (operators.clone(), self.metadata.clone());
         let (ir_version, opset, made_by) = (self.ir_version, self.opset, made_by(&self.graph));
-        Ok(Signature { inputs, text_inputs, outputs, ir_version, opset, metadata, made_by, operators })
+        Ok(Signature {
+            inputs,
+            batch_axes,
+            text_inputs,
+            scalars,
+            outputs,
+            ir_version,
+            opset,
+            metadata,
+            made_by,
+            operators,
+        })
     }
 }
 
@@ -281,7 +310,7 @@ fn is_text(info: &ValueInfoProto) -> bool {
 }
 
 fn text_input(info: &&ValueInfoProto) -> Result<TextInput, ModelError> {
-    let TensorSpec { name, row, batch, .. } = input(info, DType::U8)?;
+    let TensorSpec { name, row, batch, .. } = input(info, DType::U8, 0)?;
     let input = TextInput { name, row, batch };
     if input.n_texts() <= TextInput::MAX_TEXTS {
         return Ok(input);
@@ -292,28 +321,51 @@ fn text_input(info: &&ValueInfoProto) -> Result<TextInput, ModelError> {
     Err(ModelError::Unsupported(message))
 }
 
-fn tensor_input(info: &&ValueInfoProto) -> Result<TensorSpec, ModelError> {
-    input(info, dtype(info)?)
+fn tensor_input((info, axis): (&&ValueInfoProto, usize)) -> Result<TensorSpec, ModelError> {
+    input(info, dtype(info)?, axis)
 }
 
-fn input(info: &ValueInfoProto, dtype: DType) -> Result<TensorSpec, ModelError> {
-    let shape = info.kind.as_ref().and_then(|kind| kind.tensor_type.as_ref()?.shape.as_ref());
-    check_rank("input", info, shape)?;
-    let Some(shape) = shape else {
+fn scalar(info: &&ValueInfoProto) -> Result<ScalarInput, ModelError> {
+    let dtype = if is_text(info) { None } else { Some(dtype(info)?) };
+    Ok(ScalarInput { name: info.name.clone(), dtype })
+}
+
+/// An input whose items lie along this axis.
+fn input(info: &ValueInfoProto, dtype: DType, axis: usize) -> Result<TensorSpec, ModelError> {
+    check_rank("input", info, info.dims())?;
+    let Some(dims) = info.dims() else {
         let message =
             format!("its input `{}` has no shape; export the model with the shapes of its inputs", info.name);
         return Err(ModelError::Unsupported(message));
     };
-    row(info, dtype, shape).ok_or_else(|| {
-        let message =
-            format!("its input `{}` is a single value, and the first dimension of an input is the batch; make a constant of it and export the model again, or export it with the shape `[batch]` (in PyTorch: `dynamic_axes`)", info.name);
-        ModelError::Unsupported(message)
-    })
+    let mut row: Vec<Dim> = dims.iter().map(|dim| fixed(dim).map_or(Dim::Dynamic, Dim::Fixed)).collect();
+    let batch = if axis < row.len() { row.remove(axis) } else { Dim::Dynamic };
+    Ok(TensorSpec { name: info.name.clone(), dtype, row, batch })
 }
 
-/// The name of the first dimension of an input.
-fn batch_name(info: &ValueInfoProto) -> Option<&str> {
-    info.dims()?.first()?.dim_param.as_deref().filter(|name| !name.is_empty())
+/// Along which axis items lie in each of these inputs: that of the name which all of them have, else the first. Where one input takes any number of
+/// items, another whose first dimension is fixed has them along the first that is open.
+fn batch_axes(inputs: &[&&ValueInfoProto]) -> Vec<usize> {
+    let shapes: Vec<&[DimensionProto]> = inputs.iter().map(|info| info.dims().unwrap_or_default()).collect();
+    let is_open = |dim: &DimensionProto| fixed(dim).is_none();
+    if !shapes.iter().any(|dims| dims.first().is_some_and(is_open)) {
+        return vec![0; shapes.len()];
+    }
+    let at = |dims: &[DimensionProto], name: &str| dims.iter().position(|dim| name_of(dim) == Some(name));
+    let open: Vec<_> = shapes.iter().filter(|dims| dims.iter().any(is_open)).collect();
+    let of_all = |name: &&str| open.iter().all(|dims| at(dims, name).is_some());
+    let batch = open.first().and_then(|dims| dims.iter().filter_map(name_of).find(of_all));
+    let axis = |dims: &&[DimensionProto]| {
+        batch
+            .and_then(|batch| at(dims, batch))
+            .or_else(|| dims.iter().position(is_open).filter(|_| !is_open(&dims[0])))
+    };
+    shapes.iter().map(|dims| axis(dims).unwrap_or(0)).collect()
+}
+
+/// The name of a dimension that is open.
+fn name_of(dim: &DimensionProto) -> Option<&str> {
+    dim.dim_param.as_deref().filter(|name| !name.is_empty() && fixed(dim).is_none())
 }
 
 fn output(info: &ValueInfoProto, batches: &HashSet<&str>, is_input: bool) -> Result<ModelOutput, ModelError> {
@@ -328,7 +380,7 @@ fn output(info: &ValueInfoProto, batches: &HashSet<&str>, is_input: bool) -> Res
         None => OutputType::Other(kind.map_or("unknown", no_tensor)),
     };
     let shape = tensor.and_then(|tensor| tensor.shape.as_ref());
-    check_rank("output", info, shape)?;
+    check_rank("output", info, info.dims())?;
     let dim = |dim: &DimensionProto| match (fixed(dim), &dim.dim_param) {
         (Some(n), _) => OutputDim::Fixed(n),
         (None, Some(name)) if batches.contains(&**name) => OutputDim::Batch,
@@ -353,12 +405,6 @@ fn fixed(dim: &DimensionProto) -> Option<usize> {
     dim.dim_value.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0)
 }
 
-fn row(info: &ValueInfoProto, dtype: DType, shape: &TensorShapeProto) -> Option<TensorSpec> {
-    let dim = |d: &DimensionProto| fixed(d).map_or(Dim::Dynamic, Dim::Fixed);
-    let (batch, row) = shape.dim.split_first()?;
-    Some(TensorSpec { name: info.name.clone(), dtype, row: row.iter().map(dim).collect(), batch: dim(batch) })
-}
-
 /// Element type of an input.
 fn dtype(info: &ValueInfoProto) -> Result<DType, ModelError> {
     let unsupported = |found: &str| {
@@ -374,8 +420,8 @@ fn dtype(info: &ValueInfoProto) -> Result<DType, ModelError> {
     dtype_of(tensor.elem_type).ok_or_else(|| unsupported(element_name(tensor.elem_type)))
 }
 
-fn check_rank(what: &str, info: &ValueInfoProto, shape: Option<&TensorShapeProto>) -> Result<(), ModelError> {
-    let n_dims = shape.map_or(0, |shape| shape.dim.len());
+fn check_rank(what: &str, info: &ValueInfoProto, dims: Option<&[DimensionProto]>) -> Result<(), ModelError> {
+    let n_dims = dims.map_or(0, <[_]>::len);
     if n_dims <= MAX_RANK {
         return Ok(());
     }

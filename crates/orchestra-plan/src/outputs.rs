@@ -42,6 +42,8 @@ pub(crate) struct StageOutput {
     pub declared: String,
     /// Of a program: the columns of its rows, if it is a list.
     pub list: Option<Schema>,
+    /// Nothing was run to find out more of it.
+    pub is_untried: bool,
 }
 
 /// How well it is known that the output has a row for each item.
@@ -78,6 +80,8 @@ pub(crate) struct ReaderBatches<'a> {
     pub is_single: bool,
     /// Sizes of which the model fails with one that the stage would run.
     pub size_limit: Option<&'a SizeLimit>,
+    /// A model reads the output: a dimension that the file leaves open is what a probe has seen, whatever the values of its rows.
+    pub fixes_open: bool,
 }
 
 impl From<TensorSpec> for ModelOutput {
@@ -113,7 +117,7 @@ impl ModelOutput {
     /// The tensor that it seems to be by its declaration, with the batch as the first dimension.
     pub fn tensor(&self, batch: Dim) -> Option<TensorSpec> {
         let OutputType::Tensor(dtype) = self.holds else { return None };
-        let row = self.row(self.guess(batch.fixed()).0, None);
+        let row = self.row(self.guess(batch.fixed()).0, None, false);
         Some(TensorSpec { name: self.name.clone(), dtype, row, batch })
     }
 
@@ -158,14 +162,18 @@ impl ModelOutput {
         self.is_tensor() && !self.guess(fixed_batch).1
     }
 
-    /// What an item has of it. A dimension that a probe has seen otherwise is open.
-    fn row(&self, batch: BatchAxis, probed: Option<&ProbedOutput>) -> Vec<Dim> {
+    /// What an item has of it. A dimension that a probe has seen otherwise is open, and so is one that the file leaves open unless `fixes_open`.
+    fn row(&self, batch: BatchAxis, probed: Option<&ProbedOutput>, fixes_open: bool) -> Vec<Dim> {
         let seen = probed.map(|probed| match (batch, &probed.alone) {
             (BatchAxis::None, Some(alone)) => &alone.shape[..],
             _ => &probed.row[..],
         });
+        let of_seen = |seen: &Option<usize>| match seen {
+            Some(n @ 1..) if fixes_open => Dim::Fixed(*n),
+            _ => Dim::Dynamic,
+        };
         let Some(dims) = &self.dims else {
-            return vec![Dim::Dynamic; seen.map_or(1, <[_]>::len)];
+            return seen.map_or(vec![Dim::Dynamic], |seen| seen.iter().map(of_seen).collect());
         };
         let dim = |dim: &OutputDim| match (dim, batch) {
             (OutputDim::Fixed(n), _) => Dim::Fixed(*n),
@@ -182,11 +190,13 @@ impl ModelOutput {
         };
         let Some(seen) = seen else { return row };
         if seen.len() != row.len() {
-            return vec![Dim::Dynamic; seen.len()];
+            return seen.iter().map(of_seen).collect();
         }
         for (dim, seen) in row.iter_mut().zip(seen) {
-            if dim.fixed() != *seen {
-                *dim = Dim::Dynamic;
+            match dim {
+                Dim::Dynamic => *dim = of_seen(seen),
+                Dim::Fixed(n) if Some(*n) != *seen => *dim = Dim::Dynamic,
+                Dim::Fixed(_) => {}
             }
         }
         row
@@ -215,7 +225,7 @@ impl ModelOutput {
             Ok(probed) => probed.batch,
             Err(_) => guessed,
         };
-        let mut row = self.row(axis, probed.ok());
+        let mut row = self.row(axis, probed.ok(), batches.fixes_open);
         let is_text = self.holds == OutputType::Text;
         if is_text {
             let several = row.iter().any(|dim| dim.fixed().is_some_and(|n| n != 1))
@@ -243,7 +253,8 @@ impl ModelOutput {
             Err(why) => RowStanding::Unconfirmed(why.map(str::to_owned)),
         };
         let read = ReadOutput { tensor, batch: axis, rank, is_text, is_copied: self.is_input };
-        Ok(StageOutput { read, standing, declared: self.to_string(), list: None })
+        let is_untried = probed.is_err_and(|why| why.is_none());
+        Ok(StageOutput { read, standing, declared: self.to_string(), list: None, is_untried })
     }
 }
 
@@ -305,7 +316,8 @@ impl StageOutput {
             ColumnType::Tensor(tensor) => ReadOutput::rows(tensor.clone()),
             _ => ReadOutput::packed(&name),
         };
-        Self { declared: ty.to_string(), read, standing: RowStanding::Known, list: ty.list().cloned() }
+        let (declared, list) = (ty.to_string(), ty.list().cloned());
+        Self { declared, read, standing: RowStanding::Known, list, is_untried: false }
     }
 
     /// The column that a stage gives of it.
@@ -356,7 +368,7 @@ mod tests {
 
     #[test]
     fn an_item_has_all_but_the_batch_and_no_dimension_that_was_seen_otherwise() {
-        let of = |dims: &[OutputDim], batch| output(dims).row(batch, None);
+        let of = |dims: &[OutputDim], batch| output(dims).row(batch, None, false);
         assert_eq!(of(&[Fixed(2), Batch, Open], BatchAxis::along(1)), [Dim::Fixed(2), Dim::Dynamic]);
         assert_eq!(of(&[Open, Fixed(7)], BatchAxis::None), [Dim::Dynamic, Dim::Fixed(7)]);
         assert_eq!(of(&[Batch, Fixed(7)], BatchAxis::None), [Dim::Fixed(1), Dim::Fixed(7)]);
@@ -370,12 +382,17 @@ mod tests {
             mixing: Mixing::Apart,
             alone: Some(ProbedAlone { shape: vec![Some(32), Some(7)], is_steady: true }),
         };
-        let seen = |row| output(&[Batch, Fixed(7)]).row(BatchAxis::FIRST, Some(&probed(row)));
+        let seen = |row| output(&[Batch, Fixed(7)]).row(BatchAxis::FIRST, Some(&probed(row)), false);
         assert_eq!(seen(&[Some(7)]), [Dim::Fixed(7)]);
         assert_eq!(seen(&[Some(8)]), [Dim::Dynamic]);
         assert_eq!(seen(&[Some(7), Some(1)]), [Dim::Dynamic, Dim::Dynamic]);
+        // What the file leaves open is what was seen, for a model that reads it.
+        let row = [Some(7), Some(5), Some(0), None];
+        let open =
+            output(&[Batch, Fixed(7), Open, Open, Open]).row(BatchAxis::FIRST, Some(&probed(&row)), true);
+        assert_eq!(open, [Dim::Fixed(7), Dim::Fixed(5), Dim::Dynamic, Dim::Dynamic]);
         // All of it belongs to the one item, whatever its file says of that dimension.
-        let alone = output(&[Batch, Fixed(7)]).row(BatchAxis::None, Some(&probed(&[None, Some(7)])));
+        let alone = output(&[Batch, Fixed(7)]).row(BatchAxis::None, Some(&probed(&[None, Some(7)])), false);
         assert_eq!(alone, [Dim::Dynamic, Dim::Fixed(7)]);
     }
 }

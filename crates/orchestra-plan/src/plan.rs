@@ -23,7 +23,8 @@ mod tasks;
 pub use orchestra_core::{ColumnRef, Origin};
 
 pub use batch::{
-    BatchPlan, DeviceMemory, DevicePlan, ModelPlan, NodeCores, Recycle, WorkerGrowth, WorkerPlan,
+    BatchPlan, DeviceMemory, DevicePlan, ModelPlan, NodeCores, Recycle, ScalarInput, WorkerGrowth,
+    WorkerPlan, fed_texts,
 };
 pub use deferred::{DeferredPlan, TaskHistory};
 pub use settings::{Limits, LogFormat, MaxFailed, OtlpProtocol, TelemetryPlan};

@@ -101,6 +101,8 @@ pub(crate) struct ModelNode {
     pub path: Option<Spanned<String>>,
     pub labels: Option<Spanned<String>>,
     pub asked: AskedWorkers,
+    /// For inputs that are named, the axis along which items lie.
+    pub batch_axes: Vec<(Spanned<String>, usize)>,
     pub max_batch: Option<Spanned<u64>>,
     pub memory_limit: Option<NonZeroU64>,
     pub streams: Option<Spanned<u64>>,

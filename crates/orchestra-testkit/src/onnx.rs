@@ -42,6 +42,24 @@ impl ModelBuilder {
         self
     }
 
+    /// An input whose items lie along this axis.
+    pub fn input_along(mut self, axis: usize, spec: &TensorSpec) -> Self {
+        let mut info = value_info(spec);
+        let tensor = info.kind.as_mut().and_then(|kind| kind.tensor_type.as_mut());
+        if let Some(shape) = tensor.and_then(|tensor| tensor.shape.as_mut()) {
+            let batch = shape.dim.remove(0);
+            shape.dim.insert(axis, batch);
+        }
+        self.graph.input.push(info);
+        self
+    }
+
+    /// An input that is a single value.
+    pub fn scalar_input(mut self, name: &str, dtype: DType) -> Self {
+        self.graph.input.push(ValueInfoProto::tensor(name, element_type(dtype), Some(Vec::new())));
+        self
+    }
+
     /// Adds an input of texts.
     pub fn text_input(mut self, input: &TextInput) -> Self {
         self.graph.input.push(texts_info(input));

@@ -12,7 +12,7 @@ use orchestra_core::{ProbedModel, SessionTuning};
 use orchestra_onnx::OnnxSpec;
 use orchestra_onnx::library::{Env, Flavor, Library, LibraryRequest, Silent, find, find_or_fetch};
 use orchestra_onnx::probe::{PROBE, Probe};
-use orchestra_plan::{ModelPlan, ProbeModel, ProbeRequest};
+use orchestra_plan::{ModelPlan, ProbeModel, ProbeRequest, fed_texts};
 use orchestra_runtime::ProcessLauncher;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -60,8 +60,13 @@ impl ProbeModel for ModelProbe {
             model: hex(&request.model.digest),
             runtime: library.version.clone().unwrap_or_else(|| library.path.display().to_string()),
             asked: format!(
-                "{:?} {:?} {:?} {} {operators:?}",
-                request.inputs, request.outputs, request.batch, request.is_alone
+                "{:?} {:?} {:?} {:?} {:?} {} {operators:?}",
+                request.inputs,
+                request.model.batch_axes,
+                request.constants,
+                request.outputs,
+                request.batch,
+                request.is_alone
             ),
             version: format!("{} {EDITION}", env!("CARGO_PKG_VERSION")),
             found: Ok(ProbedModel::default()),
@@ -140,7 +145,9 @@ fn run(
         custom_ops: custom_ops.clone(),
         tuning: SessionTuning::default(),
         sandbox: sandbox.clone(),
-        text_inputs: text_inputs.clone(),
+        text_inputs: fed_texts(text_inputs, request.constants).cloned().collect(),
+        batch_axes: request.model.turned_inputs(request.inputs),
+        constants: request.constants.to_vec(),
         ..OnnxSpec::default()
     };
     let (inputs, outputs) = (request.inputs.to_vec(), request.outputs.to_vec());

@@ -13,7 +13,7 @@ use orchestra_plan::{
     Setting, Settings, Spanned, TypedStage, Upstreams, joined, keys, settings,
 };
 
-use super::shared::batches::{BatchSettings, InputTable, upstreams_of_model};
+use super::shared::batches::{BatchSettings, InputTable, upstreams_of_program};
 use super::shared::user_code::{DeclaredOutputs, column_of, file_name};
 
 /// What the input of a stage with `from` is called.
@@ -62,7 +62,7 @@ impl TypedStage for Cuda {
     const ALL_KEYS: &'static [Key] = &KEYS;
 
     fn upstreams(f: &mut Fields<'_, '_>) -> Upstreams {
-        upstreams_of_model(f)
+        upstreams_of_program(f)
     }
 }
 

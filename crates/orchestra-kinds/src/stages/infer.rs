@@ -1,13 +1,13 @@
 //! `kind = "infer"`: runs an ONNX model over batches of rows, in worker processes. What runs where follows from the model and the machine,
 //! and is planned with them.
 
-use orchestra_plan::{Draft, Drafted, Fields, Spanned, TypedStage, Upstreams, settings};
+use orchestra_plan::{BatchDraft, Draft, Drafted, Fields, Spanned, TypedStage, Upstreams, settings};
 
-use super::shared::batches::{BatchSettings, InputTable, upstreams_of_model};
+use super::shared::batches::{BatchSettings, InputTable, constants, upstreams_of_model};
 
 settings! {
     pub struct Infer {
-        /// instead of `from`, for a model with several inputs: `{ input_name = "stage" }` or `"stage.tensor"`
+        /// instead of `from`, for a model with several inputs: `{ input_name = "stage" }` or `"stage.tensor"`; a number, `true`, a list or `{ value = "text" }` is [the same for all items](../guide/workflow-file.md#inputs)
         inputs: InputTable,
         /// one of `[models.*]`
         #[missing("name one of [models.*]")]
@@ -28,7 +28,8 @@ impl TypedStage for Infer {
 }
 
 impl Drafted for Infer {
-    fn draft(self, _: &mut Fields<'_, '_>) -> Option<Draft> {
-        Some(Draft::Batch(self.batch.of(self.model)))
+    fn draft(self, f: &mut Fields<'_, '_>) -> Option<Draft> {
+        let draft = self.batch.of(self.model);
+        Some(Draft::Batch(BatchDraft { constants: constants(f), ..draft }))
     }
 }

@@ -6,14 +6,14 @@ use orchestra_plan::{
     settings,
 };
 
-use super::shared::batches::{BatchSettings, InputTable, upstreams_of_model};
+use super::shared::batches::{BatchSettings, InputTable, constants, upstreams_of_model};
 
 /// The most rounds of a row: as many as fit into an `i32` of a program that reads the records.
 pub const MAX_ROUNDS: u64 = i32::MAX as u64;
 
 settings! {
     pub struct Iterate {
-        /// instead of `from`, for a model with several inputs: `{ input_name = "stage" }` or `"stage.tensor"`
+        /// instead of `from`, for a model with several inputs: `{ input_name = "stage" }` or `"stage.tensor"`; a number, `true`, a list or `{ value = "text" }` is [the same for all items](../guide/workflow-file.md#inputs)
         inputs: InputTable,
         /// one of `[models.*]`
         #[missing("name one of [models.*]")]
@@ -53,6 +53,7 @@ impl TypedStage for Iterate {
 impl Drafted for Iterate {
     fn draft(self, f: &mut Fields<'_, '_>) -> Option<Draft> {
         let mut draft = self.batch.of(self.model);
+        draft.constants = constants(f);
         draft.iteration = Some(iteration(f, self.rounds, self.feed, self.until)?);
         Some(Draft::Batch(draft))
     }

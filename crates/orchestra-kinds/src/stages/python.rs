@@ -13,7 +13,7 @@ use orchestra_plan::{
 use serde::Deserialize;
 
 use super::iterate::{FeedSetting, MAX_ROUNDS, UntilSetting, iteration};
-use super::shared::batches::{BatchSettings, InputTable, upstreams_of_model};
+use super::shared::batches::{BatchSettings, InputTable, upstreams_of_program};
 use super::shared::user_code::{DeclaredOutputs, column_of, file_name};
 use crate::python_script::{PythonScript, ScriptKeys};
 
@@ -54,7 +54,7 @@ impl TypedStage for Python {
     const ALL_KEYS: &'static [Key] = &KEYS;
 
     fn upstreams(f: &mut Fields<'_, '_>) -> Upstreams {
-        upstreams_of_model(f)
+        upstreams_of_program(f)
     }
 }
 

@@ -29,7 +29,7 @@ pub enum EditError {
     Malformed(#[from] DecodeError),
     #[error("the file holds no graph, or several")]
     NoGraph,
-    #[error("the model has no input `{0}` with a batch dimension")]
+    #[error("the model has no input `{0}`, or none with a batch dimension")]
     NoInput(String),
     #[error("the model has no output `{0}`")]
     NoOutput(String),
@@ -101,20 +101,29 @@ impl<'a> GraphEdit<'a> {
         }
     }
 
-    /// Gives the model's input of the name of `tensor` another name, and the row and the element type of `tensor`. Its batch dimension stays.
-    pub fn replace_input(&mut self, tensor: &TensorSpec, name: &str) -> Result<(), EditError> {
+    /// Gives the model's input of the name of `tensor` another name, and the row and the element type of `tensor`. The dimension that counts items, at `axis`
+    /// in the model, is its first one.
+    pub fn replace_input(&mut self, tensor: &TensorSpec, name: &str, axis: usize) -> Result<(), EditError> {
         let missing = || EditError::NoInput(tensor.name.clone());
         let is_replaced = |r: &Replaced| r.number == GRAPH_INPUT && r.name == tensor.name;
         if self.replaced.iter().any(is_replaced) {
             return Err(missing());
         }
         let input = self.value(GRAPH_INPUT, &tensor.name)?.ok_or_else(missing)?;
-        let batch = input.dims().and_then(<[DimensionProto]>::first).ok_or_else(missing)?.clone();
+        let batch = input.dims().and_then(|dims| dims.get(axis)).ok_or_else(missing)?.clone();
         let row = tensor.fixed_row().unwrap_or_default().into_iter().map(DimensionProto::fixed);
         let dims = std::iter::once(batch).chain(row).collect();
         let input = vec![ValueInfoProto::tensor(name, element_type(tensor.dtype), Some(dims))];
         let field = GraphProto { input, ..GraphProto::default() }.encode_to_vec();
         self.replaced.push(Replaced { number: GRAPH_INPUT, name: tensor.name.clone(), field });
+        Ok(())
+    }
+
+    /// Leaves the input of this name out: a node gives what it gave.
+    pub fn remove_input(&mut self, name: &str) -> Result<(), EditError> {
+        let missing = || EditError::NoInput(name.to_owned());
+        self.value(GRAPH_INPUT, name)?.ok_or_else(missing)?;
+        self.replaced.push(Replaced { number: GRAPH_INPUT, name: name.to_owned(), field: Vec::new() });
         Ok(())
     }
 

@@ -56,7 +56,7 @@ fn fields_that_are_not_known_stay_at_every_level_of_a_model_that_is_edited() {
     let model = model_of(&field(11, &value("x")), &field(12, &value("y")), [b"", b""]);
     let mut edit = GraphEdit::of(&model).unwrap();
     assert_eq!(edit.opset, 17);
-    edit.replace_input(&tensor("x", DType::U8), "bytes").unwrap();
+    edit.replace_input(&tensor("x", DType::U8), "bytes", 0).unwrap();
     edit.replace_output("y", ValueInfoProto::tensor("first", 1, None)).unwrap();
     edit.replace_output("y", ValueInfoProto::tensor("rows", 1, None)).unwrap();
     let (cast, identity) = (node("Cast", &["bytes"], "x", None), node("Identity", &["y"], "rows", None));
@@ -82,9 +82,9 @@ fn an_input_is_replaced_once_and_what_is_missing_is_named() {
     let model = model_of(&field(11, &value("x")), &field(12, &value("y")), [b"", b""]);
     let mut edit = GraphEdit::of(&model).unwrap();
     let (x, w) = (tensor("x", DType::U8), tensor("w", DType::U8));
-    assert_eq!(edit.replace_input(&x, "bytes"), Ok(()));
-    assert_eq!(edit.replace_input(&x, "whole"), Err(EditError::NoInput("x".into())));
-    assert_eq!(edit.replace_input(&w, "bytes"), Err(EditError::NoInput("w".into())));
+    assert_eq!(edit.replace_input(&x, "bytes", 0), Ok(()));
+    assert_eq!(edit.replace_input(&x, "whole", 0), Err(EditError::NoInput("x".into())));
+    assert_eq!(edit.replace_input(&w, "bytes", 0), Err(EditError::NoInput("w".into())));
     let output = ValueInfoProto::tensor("rows", 1, None);
     assert_eq!(edit.replace_output("w", output), Err(EditError::NoOutput("w".into())));
     assert_eq!(edit.needs(18), Err(EditError::OldOpset { found: 17, needed: 18 }));

@@ -1,6 +1,8 @@
 //! The engine that runs ONNX models. It knows frames and the arena, but neither sockets nor threads.
 
+pub(crate) mod axis_graph;
 mod binding;
+mod constant_graph;
 mod cpu_arena;
 mod cuda;
 mod cuda_runtime;

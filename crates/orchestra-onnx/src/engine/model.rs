@@ -79,7 +79,7 @@ impl SessionModel {
         same_count(&session_inputs, layout_inputs.len(), "inputs")?;
         same_count(&session_outputs, layout_outputs.len(), "outputs")?;
         for (at, (found, span)) in session_inputs.iter().zip(layout_inputs).enumerate() {
-            let mut planned = span.tensor.clone();
+            let mut planned = TensorSpec { name: spec.input_name(&span.tensor.name), ..span.tensor.clone() };
             if spec.pixel_inputs.get(at).is_some_and(Option::is_some) {
                 planned.name = pixel_graph::session_name(&planned.name);
             }

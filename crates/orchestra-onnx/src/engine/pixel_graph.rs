@@ -60,7 +60,7 @@ pub fn put_in_front(edit: &mut GraphEdit<'_>, front: &Front<'_>) -> Result<(), E
         _ => return Err(no_pixels()),
     }
     let mut from = session_name(name);
-    edit.replace_input(&span.tensor, &from)?;
+    edit.replace_input(&span.tensor, &from, 0)?;
     let last = steps.len() - 1;
     for (step, (operator, operand, attribute)) in steps.into_iter().enumerate() {
         let output = if step == last { name.clone() } else { format!("orchestra.{step}.{name}") };

@@ -239,7 +239,7 @@ impl Probe {
                 RowTensor { dtype: input.dtype, row, row_bytes: input.row_bytes().unwrap_or_default() };
             // SAFETY: the bytes are as many as the shape says, and outlive the binding.
             let value = unsafe { value_over(&cpu, &tensor, batch, bytes.as_mut_ptr(), bytes.len()) }?;
-            binding.bind_input(&input.name, &value)?;
+            binding.bind_input(self.spec.input_name(&input.name), &value)?;
         }
         for (input, texts) in self.spec.text_inputs.iter().zip(texts) {
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();

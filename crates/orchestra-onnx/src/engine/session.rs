@@ -11,7 +11,9 @@ use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use super::graph_edit::{EditError, GraphEdit};
 use super::pixel_graph::Front;
 use super::tensorrt::{self, EngineCache};
-use super::{cpu_arena, cuda, errors, largest_graph, pixel_graph, rows_graph, trim_graph};
+use super::{
+    axis_graph, constant_graph, cpu_arena, cuda, errors, largest_graph, pixel_graph, rows_graph, trim_graph,
+};
 use crate::spec::OnnxSpec;
 use orchestra_worker::load_error::LoadError;
 
@@ -78,7 +80,9 @@ fn edited(load: &Load, spec: &OnnxSpec) -> Result<Option<Vec<u8>>, LoadError> {
         .filter_map(|(span, pixels)| Some(Front { span, pixels: pixels.as_ref()? }))
         .collect();
     let behind: Vec<&ReadOutput> = spec.outputs.iter().filter(|output| output.needs_nodes()).collect();
-    if fronts.is_empty() && behind.is_empty() && spec.largest_outputs.is_empty() && spec.trim.is_none() {
+    let is_as_it_is =
+        fronts.is_empty() && spec.trim.is_none() && spec.constants.is_empty() && spec.batch_axes.is_empty();
+    if is_as_it_is && behind.is_empty() && spec.largest_outputs.is_empty() {
         return Ok(None);
     }
     let path = &spec.model.display();
@@ -99,6 +103,12 @@ fn edited(load: &Load, spec: &OnnxSpec) -> Result<Option<Vec<u8>>, LoadError> {
         let span =
             span.ok_or_else(|| permanent(format!("model `{path}` has no input {} to trim", trim.input)))?;
         trim_graph::put_in_front(&mut edit, span, trim).map_err(refused("be given trimmed rows"))?;
+    }
+    for (tensor, axis) in &spec.batch_axes {
+        axis_graph::put_in_front(&mut edit, tensor, *axis).map_err(refused("be given rows of an input"))?;
+    }
+    for constant in &spec.constants {
+        constant_graph::put_in_place(&mut edit, constant).map_err(refused("be given a constant"))?;
     }
     for output in behind {
         rows_graph::put_behind(&mut edit, output).map_err(|what| {

@@ -29,7 +29,7 @@ pub fn put_in_front(edit: &mut GraphEdit<'_>, span: &TensorSpan, trim: &Trim) ->
     edit.needs(OLDEST_OPSET)?;
     let name = &span.tensor.name;
     let whole = session_name(name);
-    edit.replace_input(&span.tensor, &whole)?;
+    edit.replace_input(&span.tensor, &whole, 0)?;
     let two = Some(vec![DimensionProto::fixed(2)]);
     edit.more_inputs.push(ValueInfoProto::tensor(ENDS, element_type(DType::I64), two));
     let [starts, axes] = ["starts", "axes"].map(|part| format!("orchestra.{part}.{name}"));

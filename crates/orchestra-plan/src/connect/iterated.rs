@@ -22,6 +22,8 @@ pub(super) struct IteratedModel<'a> {
     pub outputs: Vec<Column>,
     /// Those of the first inputs that lie there as pixels.
     pub pixels: &'a [Option<PixelInput>],
+    /// The model was not run to find out more of its outputs.
+    pub is_untried: bool,
 }
 
 impl IteratedModel<'_> {
@@ -56,6 +58,17 @@ impl IteratedModel<'_> {
                 cannot(format!("its input `{}` takes texts", text.name)),
                 "run the model once by an `infer` stage, or split off what makes numbers of the texts",
             ),
+            (None, Some(open)) if self.is_untried => {
+                let message = format!(
+                    "the shape of output `{}` of model `{model}` is not known before it is run",
+                    open.name
+                );
+                cx.warning(self.stage.span, message)
+                    .label(format!("it is {}", open.ty))
+                    .help("`orchestra plan` runs the model and finds out; the loop was not looked at");
+                cx.diags.leave_open();
+                return Err(Reported);
+            }
             (None, Some(open)) if !self.is_program() => {
                 let message = cannot(format!("its output `{}` has no fixed shape", open.name));
                 return cx

@@ -3,7 +3,7 @@
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::{TensorSpec, TextInput};
 
-use super::batch::is_same_row;
+use super::feeds::is_same_row;
 use super::{Wiring, gives};
 use crate::diagnostics::Reported;
 use crate::kind::Input;

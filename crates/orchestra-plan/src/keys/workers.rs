@@ -27,6 +27,8 @@ keys! {
         path: "text" = "required",
         /// class names: a text file with one per line, in the order of the classes
         labels: "text" = "none",
+        /// `{ input = 1 }`: the [axis along which items lie](../guide/workflow-file.md#inputs) in an input, from 0
+        batch_axis: "table" = "by the names of dimensions",
         /// devices for this model only
         devices: "text or list" = "those of `[devices]`",
         /// worker processes per stage and device; on a GPU no more than fit

@@ -7,8 +7,8 @@ use std::time::Duration;
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::data::Column;
 use orchestra_core::{
-    Code, DeviceId, DeviceSpec, Iteration, ModelId, ReadOutput, SandboxRules, SessionTuning, TensorSpec,
-    TextInput, Trim,
+    Code, DType, DeviceId, DeviceSpec, InputConstant, Iteration, ModelId, ReadOutput, SandboxRules,
+    SessionTuning, TensorSpec, TextInput, Trim,
 };
 use serde::Serialize;
 
@@ -33,6 +33,12 @@ pub struct ModelPlan {
     /// Inputs that take texts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub text_inputs: Vec<TextInput>,
+    /// Inputs that are a single value.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub scalars: Vec<ScalarInput>,
+    /// The axis along which items lie in an input, where that is not the first. `inputs` has the others in their order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub batch_axes: Vec<(String, usize)>,
     /// Outputs that are tensors, as the file declares them. Dimensions that it does not state are `Dynamic`.
     pub outputs: Vec<TensorSpec>,
     /// Custom operator libraries, absolute, with the SHA-256 of each: a worker compares it before it loads one.
@@ -53,11 +59,46 @@ pub struct ModelPlan {
 }
 
 impl ModelPlan {
-    /// Names of all that has to be fed.
+    /// Names of all inputs.
+    pub fn all_inputs(&self) -> impl Iterator<Item = &str> + Clone {
+        self.input_names().chain(self.scalars.iter().map(|input| &*input.name))
+    }
+
+    /// Along which axis items lie in an input.
+    pub fn batch_axis(&self, input: &str) -> usize {
+        self.batch_axes.iter().find(|(name, _)| name == input).map_or(0, |(_, axis)| *axis)
+    }
+
+    /// Those of these inputs whose items do not lie along the first axis, and the axis.
+    pub fn turned_inputs<'a>(
+        &self,
+        inputs: impl IntoIterator<Item = &'a TensorSpec>,
+    ) -> Vec<(TensorSpec, usize)> {
+        let turned = inputs.into_iter().map(|input| (input, self.batch_axis(&input.name)));
+        turned.filter(|(_, axis)| *axis > 0).map(|(input, axis)| (input.clone(), axis)).collect()
+    }
+
+    /// Names of all that rows can feed.
     pub fn input_names(&self) -> impl Iterator<Item = &str> + Clone {
         let texts = self.text_inputs.iter().map(|input| &*input.name);
         self.inputs.iter().map(|input| &*input.name).chain(texts)
     }
+}
+
+/// An input without a dimension, which only a constant can feed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ScalarInput {
+    pub name: String,
+    /// `None`: it is a text.
+    pub dtype: Option<DType>,
+}
+
+/// Inputs of texts that are no constants.
+pub fn fed_texts<'a>(
+    inputs: &'a [TextInput],
+    constants: &'a [InputConstant],
+) -> impl Iterator<Item = &'a TextInput> {
+    inputs.iter().filter(|input| constants.iter().all(|constant| constant.input != input.name))
 }
 
 settings! {
@@ -79,6 +120,9 @@ pub struct BatchPlan {
     /// Columns of what comes before: those that the program or model takes beside its slots, and those that stages behind it still read.
     #[serde(rename = "carries")]
     pub passthrough_columns: Vec<ColumnRef>,
+    /// The inputs of the model that are the same for all items.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub constants: Vec<InputConstant>,
     /// What the program or model calls the first of these, and what they are.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<Column>,
@@ -127,6 +171,11 @@ impl BatchPlan {
     pub fn held_by_workers(&self) -> usize {
         let workers: usize = self.workers.iter().map(WorkerPlan::most).sum();
         workers * (self.streams + self.ready)
+    }
+
+    /// The inputs of texts that rows feed.
+    pub fn text_inputs<'a>(&'a self, model: &'a ModelPlan) -> impl Iterator<Item = &'a TextInput> {
+        fed_texts(&model.text_inputs, &self.constants)
     }
 
     /// The loop of the stage as its program is told of it: `{"rounds", "feed": [[input, output]], "until": [output, number, or equal]}`.

@@ -13,11 +13,11 @@ use crate::workflow::Workflow;
 /// The version of ONNX's operators in which `Slice` takes its ends as an input.
 const SLICE_BY_INPUT: i64 = 10;
 
-/// The input of a model whose rows are trimmed, and the column that says to what. `inputs` are what the stage feeds its model.
+/// The input of a model whose rows are trimmed, and the column that says to what. `inputs` are what the stage feeds its model, and what that takes.
 pub(crate) fn trim(
     workflow: &Workflow,
     stage: usize,
-    inputs: &[ColumnRef],
+    (inputs, takes): (&[ColumnRef], &[&TensorSpec]),
     cx: &mut Cx<'_>,
 ) -> Result<Option<(Trim, ColumnRef)>, Reported> {
     let makers = inputs.iter().map(|read| trimmed_rows(workflow, read.from, tensor_at(workflow, *read)?));
@@ -27,8 +27,8 @@ pub(crate) fn trim(
     let node = &workflow.stages[stage];
     let model = &workflow.models[node.model.ok_or(Reported)?];
     let known = model.known.as_ref().ok_or(Reported)?;
-    let is_open = |at: &usize| *at != input && known.plan.inputs[*at].fixed_row().is_none();
-    let (axes, want) = (spec.axes(), &known.plan.inputs[input]);
+    let is_open = |at: &usize| *at != input && takes[*at].fixed_row().is_none();
+    let (axes, want) = (spec.axes(), takes[input]);
     // Lines of text fill the height.
     let (shortened, sides) = match spec.fit {
         Fit::Left => (&axes[1..], "its width has"),
@@ -43,6 +43,9 @@ pub(crate) fn trim(
         _ if node.batch().is_some_and(|batch| batch.iteration.is_some()) => {
             "its rows are states of a loop".to_owned()
         }
+        _ if known.plan.batch_axis(&want.name) > 0 => {
+            format!("items do not lie along the first axis of its input `{}`", want.name)
+        }
         _ if known.opset < SLICE_BY_INPUT => {
             format!("its operators are of version {}, and {SLICE_BY_INPUT} is needed", known.opset)
         }
@@ -54,10 +57,10 @@ pub(crate) fn trim(
             "`{}` does not pass on where pictures lie in its rows, as a stage does that reads from `{giver}` alone",
             workflow.name_of(inputs[input].from),
         ),
-        (None, Some(placed)) => match (0..known.plan.inputs.len()).find(is_open) {
+        (None, Some(placed)) => match (0..takes.len()).find(is_open) {
             None => return Ok(Some((Trim { input, axes }, placed))),
             Some(other) => {
-                let other = &known.plan.inputs[other].name;
+                let other = &takes[other].name;
                 format!("its input `{other}` is open, too, and is given whole rows")
             }
         },

@@ -37,6 +37,7 @@ impl StageKind for Double {
             program: Some(Arc::new(Doubling { program: self.program.clone(), y: self.y.clone() })),
             max_batch: None,
             wait: Duration::from_millis(5),
+            constants: Vec::new(),
             iteration: None,
         }))
     }
