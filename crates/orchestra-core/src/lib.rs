@@ -13,6 +13,7 @@ pub mod bottleneck;
 mod ceiling;
 mod choices;
 pub mod collect;
+pub mod core_growth;
 pub mod credentials;
 pub mod data;
 pub mod device;

@@ -13,7 +13,7 @@ use crate::fingerprint::fingerprint;
 use crate::host::MachineView;
 use crate::memory::{LOADER_BYTES, SlotMemory, fewer_loaders};
 use crate::pipelines::{Pipelines, loader_threads};
-use crate::place::of_shares;
+use crate::place::{cores_each, of_shares};
 use crate::plan::{
     DeviceMemory, DevicePlan, ModelPlan, Origin, Plan, SinkPlan, SourcePlan, StagePlan, TasksPlan,
 };
@@ -47,6 +47,7 @@ pub(crate) fn assemble(
     let models = models.map(|model| Some(model.known.as_ref()?.plan.clone()));
     let sinks = workflow.sinks.iter().map(|sink| sink_plan(sink, &pipelines));
     let headroom = workflow.devices.headroom;
+    let cores = cores_each(devices, machine);
     let device_plan = |(device, cpu_affinity): (&Device, _)| DevicePlan {
         spec: DeviceSpec { name: device.name.clone(), kind: device.kind.clone() },
         product: device.product.clone(),
@@ -54,6 +55,7 @@ pub(crate) fn assemble(
             let of_shares = of_shares(Some(&tasks), device);
             DeviceMemory { total, free, headroom, of_shares }
         }),
+        cores: if device.is_cuda() { 0 } else { cores },
         cpu_affinity,
     };
     let devices = devices.iter().zip(affinity.devices).map(device_plan).collect();

@@ -342,7 +342,11 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
             n => format!(", with {n} batches at once in each"),
         };
         let growth = w.growth.map_or(String::new(), |growth| {
-            format!(" at first, up to {} once it is known that they fit", growth.most)
+            let when = match plan.devices[w.device.index()].cores {
+                0 => "once it is known that they fit",
+                _ => "where it has work and cores are idle",
+            };
+            format!(" at first, up to {} {when}", growth.most)
         });
         format!("    {device}: {workers} of {threads}{streams}{growth}")
     });

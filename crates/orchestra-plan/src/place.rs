@@ -6,6 +6,7 @@ use orchestra_core::Code;
 
 use crate::cx::Cx;
 use crate::devices::{Device, Devices, check_tuning};
+use crate::host::MachineView;
 use crate::plan::TasksPlan;
 use crate::rules::behind_reduce;
 use crate::worker_placement::{WorkerDemand, WorkerPlacement};
@@ -51,7 +52,7 @@ pub(crate) fn place(
         demands: &demands,
         devices: &table,
         of_shares: table.iter().map(|device| of_shares(tasks, device)).collect(),
-        cores: devices.machine.map_or(1, |m| m.cores.max(1)),
+        cores: cores_each(&table, devices.machine),
         headroom: workflow.devices.headroom,
     };
     let workers = placement.place(cx);
@@ -62,6 +63,12 @@ pub(crate) fn place(
         }
     }
     table
+}
+
+/// Cores of each CPU device of the table, all of which are used.
+pub(crate) fn cores_each(table: &[Device], machine: Option<&MachineView>) -> usize {
+    let n_cpus = table.iter().filter(|device| !device.is_cuda()).count();
+    (machine.map_or(1, |m| m.cores) / n_cpus.max(1)).max(1)
 }
 
 /// Bytes of a device that models leave to commands with a share of it.

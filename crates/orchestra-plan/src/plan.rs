@@ -127,6 +127,18 @@ impl Plan {
         (0..).map(StageId).zip(&self.stages).filter_map(|(id, stage)| Some((id, stage.batch()?)))
     }
 
+    /// By stage: the batch stages that its rows still come to, at most.
+    pub fn batch_stages_behind(&self) -> Vec<usize> {
+        let mut behind = vec![0; self.stages.len()];
+        for (at, stage) in self.stages.iter().enumerate().rev() {
+            let through = behind[at] + usize::from(stage.batch().is_some());
+            for from in stage.from.iter().filter_map(|from| from.stage()) {
+                behind[from.index()] = behind[from.index()].max(through);
+            }
+        }
+        behind
+    }
+
     /// The pipeline that a stage belongs to.
     pub fn pipeline_of(&self, stage: StageId) -> &PipelinePlan {
         &self.pipelines[self.stages[stage.index()].pipeline.index()]
@@ -163,12 +175,12 @@ impl Plan {
         self.models.iter().any(|model| matches!(model.tuning.provider, Provider::TensorRt(_)))
     }
 
-    /// This plan with as many workers from the start as there will be: what the file asks for, and nothing that would have to be measured
-    /// first.
+    /// This plan with as many workers of GPUs from the start as there will be: what the file asks for, and nothing that would have to be
+    /// measured first.
     pub fn without_growth(mut self) -> Self {
         let batches = self.stages.iter_mut().filter_map(StagePlan::batch_mut);
         let workers = batches.flat_map(|batch| &mut batch.workers);
-        for worker in workers {
+        for worker in workers.filter(|worker| self.devices[worker.device.index()].cores == 0) {
             if let Some(WorkerGrowth { most, is_asked: true }) = worker.growth.take() {
                 worker.count = most;
             }

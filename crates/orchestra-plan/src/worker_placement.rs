@@ -36,6 +36,7 @@ pub(crate) struct WorkerPlacement<'a> {
     pub devices: &'a [Device],
     /// Bytes of each device that more than one worker of each model leaves to commands.
     pub of_shares: Vec<u64>,
+    /// Of each CPU device.
     pub cores: usize,
     /// Bytes of each GPU that stay free.
     pub headroom: u64,
@@ -48,8 +49,6 @@ impl WorkerPlacement<'_> {
         let on = |device: usize| -> Vec<usize> {
             (0..self.demands.len()).filter(|d| self.demands[*d].devices.contains(&device)).collect()
         };
-        let is_used_cpu = |device: &usize| !self.devices[*device].is_cuda() && !on(*device).is_empty();
-        let n_cpus = (0..self.devices.len()).filter(is_used_cpu).count();
         for (index, device) in self.devices.iter().enumerate() {
             let (stages, id) = (on(index), DeviceId(index as u16)); // a machine has fewer
             let placed = if stages.is_empty() {
@@ -57,8 +56,11 @@ impl WorkerPlacement<'_> {
             } else if device.is_cuda() {
                 OnCuda { of: self, stages: &stages, id, device }.place(cx)
             } else {
-                let cores = (self.cores / n_cpus.max(1)).max(1);
-                on_cpu(self.demands, &stages, (id, device), cores, &mut cx.reasons)
+                OnCpu { demands: self.demands, stages: &stages, cores: self.cores }.place(
+                    id,
+                    device,
+                    &mut cx.reasons,
+                )
             };
             for (stage, placed) in stages.into_iter().zip(placed) {
                 workers[stage].push(placed);
@@ -68,35 +70,37 @@ impl WorkerPlacement<'_> {
     }
 }
 
-fn on_cpu(
-    demands: &[WorkerDemand<'_>],
-    stages: &[usize],
-    (id, device): (DeviceId, &Device),
+/// The stages that share the cores of a CPU device.
+struct OnCpu<'a> {
+    demands: &'a [WorkerDemand<'a>],
+    stages: &'a [usize],
     cores: usize,
-    reasons: &mut Vec<String>,
-) -> Vec<WorkerPlan> {
-    let part = |stage: &usize| {
-        let beside = stages.iter().filter(|s| demands[**s].n_reduces == demands[*stage].n_reduces);
-        let weights: Vec<u32> = beside.clone().map(|s| demands[*s].model.asked.priority()).collect();
-        let parts = divide(cores, &weights);
-        beside.zip(parts).find(|(s, _)| *s == stage).map_or(1, |(_, part)| part)
-    };
-    stages
-        .iter()
-        .map(|stage| (stage, part(stage)))
-        .map(|(stage, part)| {
-            let WorkerDemand { stage, model, .. } = &demands[*stage];
+}
+
+impl OnCpu<'_> {
+    fn place(&self, id: DeviceId, device: &Device, reasons: &mut Vec<String>) -> Vec<WorkerPlan> {
+        let place = |stage: &usize| {
+            let WorkerDemand { stage: name, model, .. } = &self.demands[*stage];
+            let part = self.part(*stage);
             let asked = model.asked.workers.as_ref().map(|w| w.value as usize);
             // More threads gain a program little: what it does between two products runs on one.
             let threads = model.asked.threads.or(model.program.as_ref().map(|_| 1));
             let (count, threads) = workers_and_threads(part, asked, threads, model.streams());
-            let why = match (asked, model.asked.threads) {
-                (Some(_), Some(_)) => "workers and threads as asked".into(),
-                (Some(_), None) => format!("workers as asked, sharing {}", plural(part, "core")),
-                (None, Some(_)) => format!("threads as asked, sharing {}", plural(part, "core")),
-                (None, None) => format!(
-                    "its share is {} of {cores}; workers of few threads outrun one of many",
-                    plural(part, "core")
+            let growth = self.growth(*stage, count, threads);
+            let why = match (asked, model.asked.threads, growth) {
+                (Some(_), Some(_), _) => "workers and threads as asked".into(),
+                (Some(_), None, _) => format!("workers as asked, sharing {}", plural(part, "core")),
+                (None, threads, Some(WorkerGrowth { most, .. })) => format!(
+                    "{}its share is {} of {}, and up to {most} come where cores have nothing else to do",
+                    threads.map_or("", |_| "threads as asked; "),
+                    plural(part, "core"),
+                    self.cores
+                ),
+                (None, Some(_), None) => format!("threads as asked, sharing {}", plural(part, "core")),
+                (None, None, None) => format!(
+                    "its share is {} of {}; workers of few threads outrun one of many",
+                    plural(part, "core"),
+                    self.cores
                 ),
             };
             let at_once = match model.streams() {
@@ -104,14 +108,41 @@ fn on_cpu(
                 n => format!(", with {n} batches at once in each"),
             };
             reasons.push(format!(
-                "stage `{stage}` on {}: {} of {}{at_once}: {why}",
+                "stage `{name}` on {}: {} of {}{at_once}: {why}",
                 device.name,
                 plural(count, "worker"),
                 plural(threads, "thread")
             ));
-            WorkerPlan { device: id, count, growth: None, threads, memory: None }
-        })
-        .collect()
+            WorkerPlan { device: id, count, growth, threads, memory: None }
+        };
+        self.stages.iter().map(place).collect()
+    }
+
+    /// The stages that run at the same time as this one, itself included, and their priorities.
+    fn concurrent(&self, stage: usize) -> (Vec<usize>, Vec<u32>) {
+        let is_concurrent = |s: &usize| self.demands[*s].n_reduces == self.demands[stage].n_reduces;
+        let stages = self.stages.iter().copied().filter(is_concurrent);
+        stages.map(|s| (s, self.demands[s].model.asked.priority())).unzip()
+    }
+
+    /// The cores of a stage if all have work.
+    fn part(&self, stage: usize) -> usize {
+        let (stages, weights) = self.concurrent(stage);
+        let parts = divide(self.cores, &weights);
+        stages.iter().zip(parts).find(|(s, _)| **s == stage).map_or(1, |(_, part)| part)
+    }
+
+    /// Where nothing is asked for, a stage may use all cores while the others leave them idle.
+    fn growth(&self, stage: usize, count: usize, threads: usize) -> Option<WorkerGrowth> {
+        let model = self.demands[stage].model;
+        let (_, weights) = self.concurrent(stage);
+        let is_shared_out = weights.windows(2).any(|pair| pair[0] != pair[1]);
+        if model.asked.workers.is_some() || weights.len() < 2 || is_shared_out {
+            return None;
+        }
+        let most = self.cores / (threads + model.streams() - 1);
+        (most > count).then_some(WorkerGrowth { most, is_asked: false })
+    }
 }
 
 /// Shares cores among workers. A batch also runs on the thread that starts it, so each further one at once keeps one core more busy.

@@ -16,6 +16,7 @@ mod stage;
 
 mod accepted;
 mod answers;
+mod cores;
 mod deadlines;
 mod deaths;
 mod devices;

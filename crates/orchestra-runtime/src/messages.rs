@@ -209,6 +209,8 @@ pub enum DeviceMsg {
         /// Its free memory in bytes; `None` where the driver does not tell.
         free: Option<u64>,
     },
+    /// It is time to see whether a stage has work for more workers on the cores.
+    LookAtCores,
     /// A pause, a look or a load has had its time: see what else can be done.
     GoOn,
     WorkerProgressed(WorkerId),

@@ -204,7 +204,7 @@ pub struct WorkerPlan {
     pub device: DeviceId,
     /// How many processes the run starts with.
     pub count: usize,
-    /// How many it may become in the run, once it is known what one takes of the GPU; `None`: it stays as it is.
+    /// How many it may become in the run, once it is known what one takes of the GPU, or where it has work for more cores; `None`: it stays as it is.
     pub growth: Option<WorkerGrowth>,
     /// Intra-op threads of each, shared by the batches that it runs at once.
     pub threads: usize,
@@ -237,6 +237,8 @@ pub struct DevicePlan {
     pub product: String,
     /// Memory in bytes and what of it is free, where known.
     pub memory: Option<DeviceMemory>,
+    /// Cores that its workers share; of a GPU none.
+    pub cores: usize,
     /// Where its workers are kept, on a machine with several NUMA nodes.
     #[serde(rename = "near")]
     pub cpu_affinity: Option<NodeCores>,

@@ -54,6 +54,25 @@ fn unconnected_graphs_are_pipelines_that_share_cores_by_priority() {
 }
 
 #[test]
+fn each_of_several_stages_may_have_all_cores_unless_the_file_says_otherwise() {
+    let most = |cores: usize, more: &str| {
+        let plan = FakeHost::with_cores(cores).good(&two_models().replace("priority = 30", more));
+        let workers = infer(&plan, "heavy").workers[0];
+        (workers.count, workers.threads, workers.growth.map(|growth| growth.most))
+    };
+    assert_eq!(most(1, ""), (1, 1, None));
+    assert_eq!(most(2, ""), (1, 1, Some(2)));
+    assert_eq!(most(8, ""), (4, 1, Some(8)));
+    assert_eq!(most(64, ""), (8, 4, Some(16)));
+    assert_eq!(most(8, "threads = 2"), (2, 2, Some(4)));
+    assert_eq!(most(8, "streams = 2"), (2, 1, Some(4)));
+    assert_eq!(most(8, "workers = 1"), (1, 4, None), "as asked");
+    assert_eq!(most(8, "priority = 30"), (6, 1, None), "shares are asked for");
+    let alone = FakeHost::with_cores(8).good(DIGITS);
+    assert_eq!(infer(&alone, "classify").workers[0].growth, None, "it has all of them");
+}
+
+#[test]
 fn a_program_is_planned_as_it_says_and_runs_on_the_cores_unless_it_asks_for_gpus() {
     let stage = |name: &str, more: &str| {
         format!(

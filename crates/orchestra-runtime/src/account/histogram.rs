@@ -71,6 +71,11 @@ impl Histogram {
         self.sum.time()
     }
 
+    /// How many values were added.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().map(Counter::get).sum()
+    }
+
     pub fn read(&self) -> HistogramReading {
         let counts = self.counts.iter().map(Counter::get).collect();
         HistogramReading { bounds: self.bounds, counts, sum: self.sum.get() }

@@ -41,14 +41,19 @@ fn workflow(stage: &Stage) -> WorkflowFile {
     if !stage.is_double {
         return settings(flow, stage);
     }
-    let other = format_args!("path = 'other.onnx'\nworkers = {}", stage.workers).to_string();
+    let workers = if stage.is_on_cores { String::new() } else { format!("workers = {}", stage.workers) };
+    let other = format!("path = 'other.onnx'\n{workers}");
     let flow = flow.table("models.other", other).infer("second", "pixels", "other");
     settings(flow.sink("more", "jsonl", "second"), stage)
 }
 
 /// The stage and its model.
 fn read(flow: WorkflowFile, stage: &Stage, from: &str) -> WorkflowFile {
-    let mut model = format!("path = 'fake.onnx'\nworkers = {}\nstreams = {}\n", stage.workers, stage.streams);
+    let mut model = format!("path = 'fake.onnx'\nstreams = {}\n", stage.streams);
+    if stage.is_on_cores {
+        return flow.table("models.fake", model).stage("read", "infer", from, batch_of(stage));
+    }
+    writeln!(model, "workers = {}", stage.workers).unwrap();
     if stage.gpus.is_none() || stage.is_declared {
         let gib = stage.gpus.as_ref().map_or("0.001".to_owned(), |_| stage.takes.to_string());
         writeln!(model, "memory = '{gib}GiB'").unwrap();
@@ -56,12 +61,16 @@ fn read(flow: WorkflowFile, stage: &Stage, from: &str) -> WorkflowFile {
     if let Some(batches) = stage.recycle_after {
         writeln!(model, "recycle = {{ batches = {batches} }}").unwrap();
     }
-    let batch = format!("model = 'fake'\nbatch = {{ max = {}, wait = '5ms' }}", stage.max_batch);
-    flow.table("models.fake", model).stage("read", "infer", from, batch)
+    flow.table("models.fake", model).stage("read", "infer", from, batch_of(stage))
+}
+
+fn batch_of(stage: &Stage) -> String {
+    format!("model = 'fake'\nbatch = {{ max = {}, wait = '5ms' }}", stage.max_batch)
 }
 
 fn settings(flow: WorkflowFile, stage: &Stage) -> WorkflowFile {
-    let devices: Vec<String> = (0..stage.devices).map(|d| format!("cuda:{d}")).collect();
+    let gpus = || (0..stage.devices).map(|d| format!("cuda:{d}")).collect();
+    let devices: Vec<String> = if stage.is_on_cores { vec!["cpu".to_owned()] } else { gpus() };
     let timeout = format!("batch_timeout = '{}ms'", stage.batch_timeout.as_millis());
     flow.table("limits", timeout).table("devices", format!("use = {devices:?}"))
 }

@@ -70,6 +70,8 @@ pub struct Stage {
     pub is_declared: bool,
     /// There is another stage like it, on the same devices, whose workers have nothing to do.
     pub is_double: bool,
+    /// It runs on the 4 cores of the machine, which it shares with the other stage, and may have as many workers as it has work for.
+    pub is_on_cores: bool,
     pub traced: bool,
     /// Its workers send heartbeats also while they load or run.
     pub beats_while_busy: bool,
@@ -108,6 +110,7 @@ impl Stage {
             takes: 0,
             is_declared: false,
             is_double: false,
+            is_on_cores: false,
             traced: true,
             beats_while_busy: true,
             spec_bytes: 0,

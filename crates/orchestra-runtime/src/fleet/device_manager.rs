@@ -1,6 +1,7 @@
 //! Device manager: owns the workers of one device, and starts, replaces and parks them as their places decide
 //! (`orchestra_core::worker_places`). It never touches pixels, batches or process I/O.
 
+mod cores;
 mod deaths;
 mod loads;
 
@@ -8,6 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use orchestra_core::core_growth::BusyWindow;
 use orchestra_core::load_order::LoadOrder;
 use orchestra_core::worker_places::{Handover, PlaceOrder, Predecessor, WorkerPlaces, WorkerRole};
 use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
@@ -70,6 +72,10 @@ struct ServedStage {
     /// What its workers need; `None` once the stage is over or all of its places are given up, so that its memory can go.
     serve: Option<Arc<ServeStage>>,
     worker_places: WorkerPlaces,
+    /// How busy its workers are, where it may get more of them on the cores.
+    busy: BusyWindow,
+    /// A place was given up, so none is added.
+    is_refused: bool,
 }
 
 struct ManagedWorker {
@@ -97,17 +103,20 @@ impl Actor for DeviceManager {
         args: DeviceArgs,
     ) -> Result<DeviceState, ActorProcessingErr> {
         // A manager that is gone has no workers that could be told.
-        args.context.watch.when_lost(args.device, move |why| drop(me.cast(DeviceMsg::Lost(why))));
+        let manager = me.clone();
+        args.context.watch.when_lost(args.device, move |why| drop(manager.cast(DeviceMsg::Lost(why))));
         let load_order = loads::load_order(&args.context, args.device);
         let held = args.is_held.then(Vec::new);
-        Ok(DeviceState {
+        let state = DeviceState {
             args,
             served: Vec::new(),
             workers: HashMap::new(),
             shutting_down: false,
             held,
             load_order,
-        })
+        };
+        state.look_at_cores_later(&me);
+        Ok(state)
     }
 
     async fn handle(
@@ -124,6 +133,7 @@ impl Actor for DeviceManager {
                 }
             }
             DeviceMsg::StartWorker { at, place } => state.start_place(&me, at, place),
+            DeviceMsg::LookAtCores => state.look_at_cores(&me),
             DeviceMsg::GoOn => {} // What follows below.
             DeviceMsg::Looked { number, free } => state.looked(number, free),
             DeviceMsg::WorkerReady { worker, is_warm } => state.worker_ready(&me, worker, is_warm),
@@ -156,7 +166,8 @@ impl DeviceState {
         }
         let worker_places = WorkerPlaces::new(serve.workers, self.args.context.options.restart);
         let stage = serve.stage;
-        self.served.push(ServedStage { stage, serve: Some(serve), worker_places });
+        let busy = BusyWindow::default();
+        self.served.push(ServedStage { stage, serve: Some(serve), worker_places, busy, is_refused: false });
         match &mut self.load_order {
             // It starts them when it is their turn.
             Some(order) => order.served(stage),
@@ -262,7 +273,7 @@ impl DeviceState {
         let at = w.at;
         let orders = self.served[at].worker_places.ready(worker);
         self.carry_out(me, at, orders);
-        let ServedStage { stage, worker_places, serve } = &self.served[at];
+        let ServedStage { stage, worker_places, serve, .. } = &self.served[at];
         if let Some(order) = self.load_order.as_mut().filter(|_| serve.is_some() && worker_places.is_served())
         {
             order.loaded(*stage, is_warm);

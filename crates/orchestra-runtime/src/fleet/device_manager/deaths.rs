@@ -34,7 +34,7 @@ impl DeviceState {
         orders.iter().for_each(|order| self.given_up(at, *order, end));
         self.carry_out(me, at, orders);
         // A place that is given up is none that has to be served.
-        let ServedStage { stage, worker_places, serve } = &self.served[at];
+        let ServedStage { stage, worker_places, serve, .. } = &self.served[at];
         let is_served = serve.is_some() && worker_places.is_served();
         if let Some(order) = self.load_order.as_mut().filter(|_| is_served) {
             order.loaded(*stage, false);
@@ -81,6 +81,7 @@ impl DeviceState {
             }
             _ => {}
         }
+        self.served[at].is_refused = true;
         self.is_complete(self.served[at].stage);
     }
 }

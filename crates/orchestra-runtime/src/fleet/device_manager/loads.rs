@@ -20,6 +20,11 @@ fn served_on(plan: &Plan, device: DeviceId) -> impl Iterator<Item = (StageId, &B
     })
 }
 
+/// The workers of a stage on a device, and how many batches each runs at once.
+pub(super) fn worker_plan(plan: &Plan, device: DeviceId, stage: StageId) -> Option<(usize, &WorkerPlan)> {
+    served_on(plan, device).find(|(s, ..)| *s == stage).map(|(_, batch, workers)| (batch.streams, workers))
+}
+
 /// In which order the workers of a device load; `None` where the file declares what all of them take, or there is no probe.
 pub(super) fn load_order(context: &RunContext, device: DeviceId) -> Option<LoadOrder> {
     let plan = &context.plan;
@@ -49,8 +54,7 @@ pub(super) fn load_order(context: &RunContext, device: DeviceId) -> Option<LoadO
 
 /// Workers that a stage is to have beside the first ones, because the file asks for them and nothing can be measured.
 pub(super) fn asked_for_later(context: &RunContext, device: DeviceId, stage: StageId) -> usize {
-    let workers = served_on(&context.plan, device).find(|(s, ..)| *s == stage).map(|(_, _, workers)| workers);
-    match workers.map(|w| (w.count, w.growth)) {
+    match worker_plan(&context.plan, device, stage).map(|(_, w)| (w.count, w.growth)) {
         Some((count, Some(WorkerGrowth { most, is_asked: true }))) => most.saturating_sub(count),
         _ => 0,
     }
