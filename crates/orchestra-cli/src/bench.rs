@@ -207,7 +207,7 @@ impl MeasuredModel {
         let is_on_cpu = |device: usize| plan.devices[device].spec.kind == DeviceKind::Cpu;
         let devices = batch.workers.iter().map(|workers| workers.device.index());
         let gpus: Vec<usize> = devices.filter(|device| !is_on_cpu(*device)).collect();
-        let threads = batch.workers.iter().map(|w| w.count * (w.threads + batch.streams - 1)).sum();
+        let threads = batch.workers.iter().map(|w| w.most() * (w.threads + batch.streams - 1)).sum();
         PartCost {
             per_item: divide(entered as f64, whole.report.items.read as f64),
             rate,

@@ -111,6 +111,8 @@ pub fn alone(plan: &Plan, id: StageId, rows: &Arc<ReadyRows>) -> Plan {
                 (stage.reads, stage.from) = (reads.collect(), vec![source]);
                 batch.passthrough_columns = stage.reads[stage.reads.len() - batch.values.len()..].to_vec();
                 (stage.home, stage.enclosing_splits) = (source, Vec::new());
+                // Alone it comes to have all that it may have.
+                batch.workers.iter_mut().for_each(|w| (w.count, w.growth) = (w.most(), None));
             }
             _ => nothing(stage),
         }
