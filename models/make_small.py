@@ -127,13 +127,13 @@ def template(weights):
     return [[0.0 if one is None else (one - mean) / size for one in row] for row in of]
 
 
-# How much a place looks like a light disc of 24 pixels, for every fourth pixel of a picture of 96 x 128.
+# How much a place looks like a light disc of 24 pixels, for every fourth pixel of a picture of any size.
 write(
     "face-finder",
     [node("Conv", ["x", "disc"], "heat", strides=[4, 4])],
     [kernel("disc", template([0, 1, 1]))],
-    [tensor_info("x", [1, 96, 128])],
-    [tensor_info("heat", [1, 19, 27])],
+    [tensor_info("x", [1, "height", "width"])],
+    [tensor_info("heat", [1, "down", "right"])],
 )
 
 # How much a part of 32 x 32 pixels looks like a face, at the best of 9 x 9 places in it, and which that is.

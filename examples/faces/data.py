@@ -1,5 +1,5 @@
-"""Draws the pictures of this example: `pictures/`, 40 gray PNG files of 128 x 96 pixels with up to 4 faces and up to 3 blank discs each, and
-`truth.json`, where the faces are.
+"""Draws the pictures of this example: `pictures/`, 40 gray PNG files of 144 x 96 pixels with up to 4 faces and up to 3 blank discs each, of 24, 36
+or 48 pixels, and `truth.json`, where the faces are: left, top and side.
 
     python data.py [--pictures N] [--out DIR] [--seed N]
 
@@ -14,12 +14,12 @@ import zlib
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-WIDTH, HEIGHT, SIDE = 128, 96, 24
+WIDTH, HEIGHT, SIDES = 144, 96, (24, 36, 48)
 PAPER, SKIN, INK = 90, 190, 50
 
 
 def what(x, y):
-    """As models/make_small.py: 0 outside, 1 skin, 2 an eye or the mouth."""
+    """At a pixel of a face of 24, as models/make_small.py: 0 outside, 1 skin, 2 an eye or the mouth."""
     far = lambda left, top: ((x - left) ** 2 + (y - top) ** 2) ** 0.5
     if far(11.5, 11.5) > 11:
         return 0
@@ -27,21 +27,23 @@ def what(x, y):
 
 
 def drawn(chance):
-    """The pixels of a picture, and the left and top of each face."""
+    """The pixels of a picture, and the left, top and side of each face."""
     light = chance.uniform(0.8, 1.2)
     pixels = [[PAPER * light] * WIDTH for _ in range(HEIGHT)]
     taken, faces = [], []
     for is_face in [True] * chance.randint(0, 4) + [False] * chance.randint(0, 3):
-        left, top = chance.randint(0, WIDTH - SIDE), chance.randint(0, HEIGHT - SIDE)
-        if any(abs(left - x) < SIDE and abs(top - y) < SIDE for x, y in taken):
+        side = chance.choice(SIDES)
+        left, top = chance.randint(0, WIDTH - side), chance.randint(0, HEIGHT - side)
+        if any(-side < left - x < other and -side < top - y < other for x, y, other in taken):
             continue
-        taken.append((left, top))
+        taken.append((left, top, side))
         if is_face:
-            faces.append((left, top))
-        for y in range(SIDE):
-            for x in range(SIDE):
-                if what(x, y):
-                    pixels[top + y][left + x] = (INK if is_face and what(x, y) == 2 else SKIN) * light
+            faces.append((left, top, side))
+        for y in range(side):
+            for x in range(side):
+                seen = what(*((at + 0.5) * 24 / side - 0.5 for at in (x, y)))
+                if seen:
+                    pixels[top + y][left + x] = (INK if is_face and seen == 2 else SKIN) * light
     noisy = [[min(255, max(0, round(value + chance.gauss(0, 12)))) for value in row] for row in pixels]
     return noisy, sorted(faces)
 

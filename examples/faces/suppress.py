@@ -1,12 +1,9 @@
-"""The two stages of this example between and behind the models: which places are worth a look, and which of them are faces.
-
-Try one out with `python suppress.py --check proposals heat=float32:1,19,27`.
-"""
+"""The two stages of this example between and behind the models: which places are worth a look, and which of them are faces."""
 
 import numpy as np
 import orchestra
 
-STRIDE, SIDE, MARGIN = 4, 24, 4
+STRIDE, SIDE, MARGIN, HEIGHT = 4, 24, 4, 96
 WORTH_A_LOOK, IS_FACE, OVERLAP = 0.1, 0.25, 0.3
 BOXES = {"box": ("float32", [4]), "score": ("float32", [])}
 
@@ -22,32 +19,40 @@ def suppressed(boxes, scores):
 
 def overlap(one, other):
     """The area that both boxes cover, as a share of the area that either does."""
-    sides = np.minimum(one[2:], other[2:]) - np.maximum(one[:2], other[:2])
-    both = max(sides[0], 0) * max(sides[1], 0)
-    return both / (2 * SIDE * SIDE - both)
+    area = lambda box: max(box[2] - box[0], 0) * max(box[3] - box[1], 0)
+    both = area(np.concatenate([np.maximum(one[:2], other[:2]), np.minimum(one[2:], other[2:])]))
+    return both / (area(one) + area(other) - both)
 
 
-def boxes_at(corners):
-    return np.concatenate([corners, corners + SIDE], axis=1).astype(np.float32)
+def best(boxes, scores):
+    """The boxes that are kept, as rows of a list."""
+    return [{"box": boxes[at], "score": scores[at]} for at in suppressed(boxes, scores)]
 
 
-@orchestra.stage(each=True, inputs={"heat": ("float32", [1, 19, 27])}, outputs={"places": BOXES})
-def proposals(heat):
+@orchestra.stage(each=True, outputs={"places": BOXES})
+def proposals(levels):
     """Places that look like a light disc, one for each disc, with a margin: `crop` cuts them out of the picture."""
-    down, right = np.nonzero(heat[0] > WORTH_A_LOOK)
-    boxes, scores = boxes_at(np.stack([right, down], axis=1) * STRIDE), heat[0, down, right]
-    margin = np.float32([-MARGIN, -MARGIN, MARGIN, MARGIN])
-    for at in suppressed(boxes, scores):
-        yield {"box": boxes[at] + margin, "score": scores[at]}
+    boxes, scores = [np.zeros((0, 4), np.float32)], [np.zeros(0, np.float32)]
+    for level in levels:
+        heat, step = level["heat"][0], HEIGHT / level["pixels.size"][0]
+        down, right = np.nonzero(heat > WORTH_A_LOOK)
+        corners = np.stack([right, down], axis=1) * STRIDE
+        boxes.append(np.concatenate([corners - MARGIN, corners + SIDE + MARGIN], axis=1).astype(np.float32) * np.float32(step))
+        scores.append(heat[down, right])
+    yield from best(np.concatenate(boxes), np.concatenate(scores))
 
 
 @orchestra.stage(each=True, outputs={"faces": BOXES})
 def faces(parts):
     """Of all parts of a picture those that are a face, where the second model has found it."""
-    parts = [part for part in parts if part["judge.likeness"][0] > IS_FACE]
-    if not parts:
-        return {"faces": []}
-    scores = np.array([part["judge.likeness"][0] for part in parts])
-    corners = [part["parts.box"][:2] + np.divmod(part["judge.place"][0], 2 * MARGIN + 1)[::-1] for part in parts]
-    boxes = boxes_at(np.array(corners))
-    return {"faces": [{"box": boxes[at], "score": scores[at]} for at in suppressed(boxes, scores)]}
+    boxes, scores = [np.zeros((0, 4), np.float32)], [np.zeros(0, np.float32)]
+    for part in parts:
+        if part["judge.likeness"][0] > IS_FACE:
+            left, top, end, _ = part["parts.box"]
+            # What the model saw is 32 pixels wide, and the face is 24 of them.
+            step = (end - left) / (SIDE + 2 * MARGIN)
+            down, right = np.divmod(part["judge.place"][0], 2 * MARGIN + 1)
+            corner = np.array([left + right * step, top + down * step])
+            boxes.append(np.concatenate([corner, corner + SIDE * step])[None].astype(np.float32))
+            scores.append(part["judge.likeness"])
+    return {"faces": best(np.concatenate(boxes), np.concatenate(scores))}

@@ -5,6 +5,7 @@
 
 mod map_tree;
 mod row_work;
+mod variants;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,7 @@ pub use self::map_tree::{
     Leaves, MapCount, MapRuns, MapStep, MapStepOf, RowEnded, RowScope, Step, StepOf, Walk, too_many_parts,
 };
 pub use self::row_work::{RowWork, map_from, map_of};
+pub use self::variants::{MATRIX, MatrixValue, VARIANTS, Variant, VariantMap, VariantParts};
 
 /// How many rows a map makes of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use orchestra_core::PipelineId;
 use orchestra_core::data::{Column, ColumnType, Schema};
+use orchestra_core::shapes::MATRIX;
 
 use crate::cx::Cx;
 use crate::diagnostics::Reported;
 use crate::fields::Spanned;
 use crate::kind::{Connect, Draft, Input, Runs, StageContext, Writes, whole_row};
+use crate::matrix::owner_of;
 use crate::models;
 use crate::plan::{ColumnRef, FilesPlan, FoldPlan, Origin, Shape, SinkPlan, StagePlan};
 use crate::sinks::{FAILURES, bucket_of, check_keys, encoder, failure_schema, parts_of, script};
@@ -87,7 +89,7 @@ impl<'a> Wiring<'a, '_> {
         };
         let connected = draft.connect(&mut context)?;
         for (at, input) in inputs.iter().enumerate() {
-            if connected.reads.iter().all(|(read, _)| *read != at) {
+            if connected.reads.iter().all(|(read, _)| *read != at) && node.kind_name() != MATRIX {
                 let message = format!("stage `{}` takes nothing of {}", node.name.value, input.described());
                 return self.cx.error(input.span, message).help("leave it out of `from`").fail();
             }
@@ -227,7 +229,7 @@ fn input(workflow: &Workflow, link: &Link) -> Result<Input, Reported> {
         gives.0.push(Column { name: "placed".to_owned(), ty: ColumnType::Placement });
     }
     let of_source = Input {
-        name: workflow.name_of(link.target).to_owned(),
+        name: owner_of(workflow.name_of(link.target)).to_owned(),
         is_source: true,
         span: link.span,
         gives,

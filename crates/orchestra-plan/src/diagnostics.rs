@@ -174,6 +174,12 @@ impl Diagnostics {
         self.entries.iter().filter(|d| d.severity == Severity::Error)
     }
 
+    /// Takes back the warnings behind the first `n` entries.
+    pub(crate) fn forget_warnings(&mut self, n: usize) {
+        let mut at = 0..;
+        self.entries.retain(|d| at.next().is_some_and(|at| at < n) || d.severity != Severity::Warning);
+    }
+
     pub fn warnings(&self) -> impl Iterator<Item = &Diagnostic> {
         self.entries.iter().filter(|d| d.severity == Severity::Warning)
     }

@@ -58,7 +58,13 @@ impl<'a, 'd> Fields<'a, 'd> {
                 diags
                     .error(entry.key_span, format!("{what} has no key `{}`", entry.key))
                     .label("unknown key")
-                    .help(suggestion("keys", &entry.key, names()));
+                    .help(match &*entry.key {
+                        "matrix" => {
+                            "stages and tasks have one: give it to the first stage that uses its values"
+                                .to_owned()
+                        }
+                        key => suggestion("keys", key, names()),
+                    });
             }
         }
         Self::again(what, span, table, keys, diags)

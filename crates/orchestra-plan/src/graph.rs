@@ -2,12 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 
+use orchestra_core::shapes::MATRIX;
 use orchestra_core::{SourceId, StageId};
 
 use crate::cx::Cx;
 use crate::diagnostics::Span;
 use crate::fields::Spanned;
 use crate::kind::{Draft, Writes};
+use crate::matrix::{owner_of, values_of};
 use crate::nearest::suggestion;
 use crate::plan::Origin;
 use crate::sinks::FAILURES;
@@ -72,6 +74,8 @@ fn resolve_models(workflow: &mut Workflow, cx: &mut Cx<'_>) {
 struct OriginNames {
     all: Vec<String>,
     places: HashMap<String, Origin>,
+    /// `pixels.scale`, a value of a matrix.
+    values: HashMap<String, Origin>,
 }
 
 impl OriginNames {
@@ -89,15 +93,31 @@ impl OriginNames {
                 places.insert(name.clone(), Origin::Stage(id));
             }
         }
+        let of_stages = (0..).map(StageId).zip(&workflow.stages);
+        let values = of_stages.flat_map(|(id, stage)| {
+            let name = &stage.name.value;
+            values_of(name).map(move |value| (format!("{}.{value}", owner_of(name)), Origin::Stage(id)))
+        });
         let sources = workflow.sources.iter().map(|source| &source.name);
         let all = sources.chain(workflow.stages.iter().map(|stage| &stage.name));
-        Self { all: all.map(|name| name.value.clone()).collect(), places }
+        let all = all.filter(|name| !name.value.contains('[')).map(|name| name.value.clone());
+        Self { all: all.collect(), values: values.collect(), places }
     }
 
     fn resolve(&self, workflow: &mut Workflow, cx: &mut Cx<'_>) {
-        for stage in &mut workflow.stages {
+        let of_parts = |stage: &StageNode| stage.kind_name() == MATRIX;
+        for stage in workflow.stages.iter_mut().filter(|stage| !of_parts(stage)) {
             let reader = format!("stage `{}`", stage.name.value);
             stage.links = stage.upstreams.iter().map(|(_, from)| self.link(&reader, from, cx)).collect();
+        }
+        // What makes the parts of a stage reads what the stage does: it is reported once.
+        for at in 0..workflow.stages.len() {
+            let stage = &workflow.stages[at];
+            let owner = owner_of(&stage.name.value);
+            let owner = workflow.stages.iter().find(|owned| of_parts(stage) && owned.name.value == owner);
+            let links = owner.map(|owner| owner.links[..stage.upstreams.len()].to_vec());
+            workflow.stages[at].links =
+                links.unwrap_or_else(|| std::mem::take(&mut workflow.stages[at].links));
         }
         for sink in workflow.sinks.iter_mut().filter(|sink| !sink.is_of_failures) {
             let reader = format!("sink `{}`", sink.name.value);
@@ -120,7 +140,16 @@ impl OriginNames {
             Some((name, tensor)) => (name, Some(tensor.to_owned())),
             None => (from.value.as_str(), None),
         };
-        let Some(target) = self.places.get(name).copied() else {
+        let value = self.values.get(&from.value);
+        let Some(target) = value.or_else(|| self.places.get(name)).copied() else {
+            let owner = owner_of(&from.value);
+            if owner != from.value && self.places.contains_key(owner) {
+                let message = format!("{reader} reads from one variant of `{owner}`, `{}`", from.value);
+                let help = format!(
+                    "read from \"{owner}\": all of its variants are parts of a row; a `filter` lets one of them go on: from = [\"{owner}\", \"{owner}.NAME\"], keep = \"{owner}.NAME == VALUE\""
+                );
+                return cx.error(from.span, message).help(help).none();
+            }
             let message = format!("{reader} reads from `{name}`, but there is no such source or stage");
             let help = suggestion("sources and stages", name, self.all.iter().map(String::as_str));
             return cx.error(from.span, message).help(help).none();

@@ -46,6 +46,8 @@ keys! {
     pub const STAGE {
         /// what it reads from: the name of a source or a stage, or `name.column` for one of its columns
         from: "text or list" = "required",
+        /// a [part](../guide/workflow-file.md#a-stage-for-several-values) of each row for each combination of these lists, for stages that work on each row by itself: `{ size = [[96, 128], [48, 64]] }`; `{size}` in this and later stages is the value, and `NAME.size` a column
+        matrix: "table of lists" = "none",
     }
 
     /// Every sink, beside `kind`.

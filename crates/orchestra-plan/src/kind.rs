@@ -199,9 +199,9 @@ pub trait Connect: fmt::Debug {
     fn reads_largest(&self) -> bool {
         false
     }
-    /// What its rows of pictures are, if a model computes no more of them than the width and height of
+    /// What its rows of pictures are, if it makes such rows. Where it has `trim`, a model computes no more of them than the width and height of
     /// [`Placement::row`](orchestra_core::Placement::row).
-    fn trims(&self) -> Option<&ImageSpec> {
+    fn pixels(&self) -> Option<&ImageSpec> {
         None
     }
 

@@ -25,6 +25,7 @@ mod key;
 pub mod keys;
 mod kind;
 mod machine_file;
+mod matrix;
 mod memory;
 mod model_file;
 mod models;

@@ -7,7 +7,7 @@ use orchestra_core::shapes::FileAccess;
 
 use crate::cx::Cx;
 use crate::devices::Device;
-use crate::kind::Draft;
+use crate::kind::{Connect, Draft};
 use crate::plan::SourcePlan;
 use crate::tree::{Table, Toml};
 use crate::workflow::{ModelNode, StageNode, Workflow};
@@ -94,7 +94,8 @@ impl NoEffect<'_> {
                 of.batch_plan().is_some_and(|batch| batch.trim.is_some() && !batch.workers.is_empty())
                     && placed.and_then(|placed| placed.from.stage()).is_some_and(|from| from.index() == at)
             };
-            let trims = matches!(&stage.draft, Some(Draft::Stage(draft)) if draft.trims().is_some());
+            let has_trim = |draft: &dyn Connect| draft.pixels().is_some_and(|spec| spec.trim.is_some());
+            let trims = matches!(&stage.draft, Some(Draft::Stage(draft)) if has_trim(&**draft));
             if trims && !stages.iter().any(is_trimmed) {
                 self.at(&["stages", &stage.name.value, "trim"], "no model is given its rows", cx);
             }

@@ -9,8 +9,8 @@ use crate::keys;
 use crate::kind::Kinds;
 use crate::workflow::{declared, keys_of_sink};
 
-/// A text with a variable in it may stand for a value of any type.
-const VARIABLE: &str = r"\$\{";
+/// A text with a variable in it, or a value of a matrix, may stand for a value of any type.
+const VARIABLE: &str = r"\{";
 /// What tables may be called.
 const NAMES: &str = "^[A-Za-z0-9_-]+$";
 

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use orchestra_core::tasks::{Demand, Gpus, WHOLE};
 
 pub(crate) use self::beside::{leave_to_models, leave_to_shares};
+pub(crate) use self::combine::product;
 pub(crate) use self::deferred::Deferred;
 pub use self::deferred::is_output_of_task;
 use crate::bytes::format_bytes;

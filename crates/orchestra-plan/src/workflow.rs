@@ -22,7 +22,7 @@ use orchestra_core::{Code, StageId, TensorSpec};
 pub(crate) use self::read::{read, tasks_as_written};
 pub(crate) use self::tables::declared;
 pub use self::tables::keys_of_sink;
-pub(crate) use self::tasks::{RawCommand, RawDevice, RawTask, RawValues};
+pub(crate) use self::tasks::{RawCommand, RawDevice, RawTask, value_lists};
 pub(crate) use self::tuning::RawTuning;
 use crate::diagnostics::Span;
 use crate::fields::{Spanned, Upstreams};

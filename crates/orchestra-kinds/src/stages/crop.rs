@@ -182,8 +182,8 @@ impl Connect for Crop {
         Ok(self.connected(stage, gives, (picture, boxes), (self.boxes.boxes(), many, None)))
     }
 
-    fn trims(&self) -> Option<&ImageSpec> {
-        self.spec.trim.map(|_| &self.spec)
+    fn pixels(&self) -> Option<&ImageSpec> {
+        Some(&self.spec)
     }
 
     fn advice(&self, name: &str, want: &TensorSpec) -> Option<String> {

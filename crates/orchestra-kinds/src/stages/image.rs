@@ -61,8 +61,8 @@ impl Connect for Image {
         })
     }
 
-    fn trims(&self) -> Option<&ImageSpec> {
-        self.0.trim.map(|_| &self.0)
+    fn pixels(&self) -> Option<&ImageSpec> {
+        Some(&self.0)
     }
 
     fn advice(&self, name: &str, want: &TensorSpec) -> Option<String> {

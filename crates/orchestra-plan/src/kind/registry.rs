@@ -4,7 +4,9 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use orchestra_core::shapes::{Fetch, KindSettings, Map, Registry};
+use orchestra_core::shapes::{
+    Fetch, KindSettings, MATRIX, Map, Registry, VARIANTS, VariantMap, VariantParts, map_from,
+};
 use orchestra_store::{Expand, FileKinds, ListError};
 
 use super::{SinkKind, SourceKind, StageKind, Typed, TypedStage};
@@ -76,7 +78,11 @@ impl Registry for Kinds {
     }
 
     fn map(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
-        self.stage(&settings.kind)?.map_from_wire(settings)
+        match &*settings.kind {
+            MATRIX => map_from::<VariantParts>(MATRIX, settings),
+            VARIANTS => VariantMap::from_wire(settings, self),
+            kind => self.stage(kind)?.map_from_wire(settings),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A model computes no more of a row of pictures than the picture fills, where the stage that makes the rows asks for it.
 
 use orchestra_core::data::ColumnType;
-use orchestra_core::{Fit, ImageSpec, Provider, TensorSpec, Trim};
+use orchestra_core::{Fit, ImageSpec, Provider, StageId, TensorSpec, Trim};
 
 use crate::connect::placed;
 use crate::cx::Cx;
@@ -67,8 +67,14 @@ pub(crate) fn trim(
     };
     let span = node.links.iter().flatten().next().map_or(node.name.span, |link| link.span);
     let model = &model.name.value;
-    cx.error(span, format!("`trim` of stage `{giver}` cannot be had for model `{model}`: {why}"))
-        .help(format!("leave `trim` of `{giver}` out"))
+    let is_trimmed =
+        |stage: StageId| workflow.stages[stage.index()].written.iter().any(|key| key.value == "trim");
+    let (what, help) = match maker.stage().is_some_and(is_trimmed) {
+        true => ("`trim`", format!("leave `trim` of `{giver}` out")),
+        false => ("the sizes", format!("give all variants of `{giver}` one size")),
+    };
+    cx.error(span, format!("{what} of stage `{giver}` cannot be had for model `{model}`: {why}"))
+        .help(help)
         .fail()
 }
 
@@ -87,9 +93,9 @@ fn trimmed_rows<'a>(
     let (plan, Some(Draft::Stage(draft))) = (node.plan()?, &node.draft) else { return None };
     let makes = |spec: &&ImageSpec| {
         let made = spec.tensor();
-        (made.dtype, &made.row) == (rows.dtype, &rows.row)
+        spec.trim.is_some() && (made.dtype, &made.row) == (rows.dtype, &rows.row)
     };
-    if let Some(spec) = draft.trims().filter(makes) {
+    if let Some(spec) = draft.pixels().filter(makes) {
         return Some((from, spec));
     }
     let makes_rows = plan.gives.0.iter().any(|column| column.ty == ColumnType::Placement);

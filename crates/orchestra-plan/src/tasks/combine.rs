@@ -7,7 +7,7 @@ use crate::cx::Cx;
 use crate::diagnostics::{Reported, Span};
 use crate::fields::Spanned;
 use crate::template::{TemplatePart, parts};
-use crate::workflow::{RawTask, RawValues};
+use crate::workflow::RawTask;
 
 /// Memory for the values of all tasks of a table, in MiB.
 const PRODUCT_MIB: usize = 512;
@@ -17,11 +17,11 @@ pub(super) const RESERVED: [&str; 3] = ["output", "tasks", "sinks"];
 
 /// The product of `matrix` and the rows of `for_each`; one without values where there is none of them. At most `most` + 1.
 pub(super) fn combinations(raw: &RawTask, most: usize, cx: &mut Cx<'_>) -> Result<Vec<TaskValues>, Reported> {
-    let axis = |list: &RawValues| -> Vec<TaskValues> {
-        list.values.iter().map(|value| vec![(list.name.value.clone(), value.clone())]).collect()
+    let axis = |(name, values): &(Spanned<String>, Vec<String>)| -> Vec<TaskValues> {
+        values.iter().map(|value| vec![(name.value.clone(), value.clone())]).collect()
     };
     let mut axes: Vec<Vec<TaskValues>> = raw.matrix.iter().map(axis).collect();
-    let named = |list: &RawValues| (list.name.value.clone(), list.name.span);
+    let named = |(name, _): &(Spanned<String>, Vec<String>)| (name.value.clone(), name.span);
     let mut names: Vec<(String, Span)> = raw.matrix.iter().map(named).collect();
     if let Some(file) = &raw.for_each {
         let rows = rows_of(&raw.name.value, file, most, cx)?;
@@ -56,10 +56,15 @@ pub(super) fn combinations(raw: &RawTask, most: usize, cx: &mut Cx<'_>) -> Resul
         let message = format!("task `{}` has more than {why}", raw.name.value);
         return cx.error(raw.name.span, message).fail();
     }
-    let product = |all: Vec<TaskValues>, axis: &Vec<TaskValues>| -> Vec<TaskValues> {
+    is_fine.map(|()| product(&axes))
+}
+
+/// All combinations of what is on each axis; the last axis changes first.
+pub(crate) fn product<T: Clone>(axes: &[Vec<Vec<T>>]) -> Vec<Vec<T>> {
+    let more = |all: Vec<Vec<T>>, axis: &Vec<Vec<T>>| -> Vec<Vec<T>> {
         all.iter().flat_map(|values| axis.iter().map(move |more| [&values[..], more].concat())).collect()
     };
-    is_fine.map(|()| axes.iter().fold(vec![Vec::new()], product))
+    axes.iter().fold(vec![Vec::new()], more)
 }
 
 /// The rows of the file that `for_each` of a task names.

@@ -7,9 +7,10 @@ use super::tables::{declared, kind, tables};
 use super::{PipelineNode, RawTask, StageNode, StageProgram, Workflow, models, sinks, sources, tasks};
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::{Fields, Spanned};
-use crate::key::key;
+use crate::key::{Key, key};
 use crate::keys;
-use crate::kind::{BatchDraft, Draft, Kinds};
+use crate::kind::{BatchDraft, Draft, Kinds, StageKind};
+use crate::matrix::{self, Matrices, MatrixKind, StageVariant};
 use crate::plan::Limits;
 use crate::tree::{Table, Toml};
 
@@ -18,6 +19,7 @@ const TABLES: [&str; 9] =
 
 /// `tasks` were read before: what follows may use values of them.
 pub(crate) fn read(root: &Table, tasks: Vec<RawTask>, kinds: &Kinds, diags: &mut Diagnostics) -> Workflow {
+    let matrices = Matrices::read(root, diags);
     // Errors about the file as a whole point at its first line.
     let top = Span::new(0, 0..0);
     let tables_of = TABLES.map(|name| key(name, "table", "none", "tables"));
@@ -29,8 +31,14 @@ pub(crate) fn read(root: &Table, tasks: Vec<RawTask>, kinds: &Kinds, diags: &mut
     let devices = devices(&mut fields);
     let telemetry = telemetry(&mut fields);
     let mut models = tables(root, "models", "model", diags, models::read);
-    let mut stages =
-        tables(root, "stages", "stage", diags, |name, table, diags| read_stage(name, table, kinds, diags));
+    let mut stages = tables(root, "stages", "stage", diags, |name, table, diags| {
+        read_stage(name, table, kinds, &matrices, diags)
+    });
+    stages.extend(stages.iter().filter_map(|stage| parts_of(stage, &matrices)).collect::<Vec<_>>());
+    for stage in &mut stages {
+        let parts = matrices.used(&stage.name.value).map(|matrix| (None, matrix.name.clone()));
+        stage.upstreams.extend(parts);
+    }
     let programs = stages.iter_mut().filter_map(|stage| stage.program.as_deref_mut());
     for model in models.iter_mut().chain(programs) {
         model.asked.sandbox.get_or_insert(limits.sandbox);
@@ -83,7 +91,13 @@ fn pipeline(name: Spanned<String>, table: &Table, of_file: &Limits, diags: &mut 
     PipelineNode { name, limits, of_models }
 }
 
-fn read_stage(name: Spanned<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> StageNode {
+fn read_stage(
+    name: Spanned<String>,
+    table: &Table,
+    kinds: &Kinds,
+    matrices: &Matrices,
+    diags: &mut Diagnostics,
+) -> StageNode {
     let what = format!("stage `{}`", name.value);
     let mut node = StageNode { name, ..StageNode::default() };
     let names = kinds.stages.iter().map(|kind| kind.name());
@@ -91,6 +105,18 @@ fn read_stage(name: Spanned<String>, table: &Table, kinds: &Kinds, diags: &mut D
         return node;
     };
     let keys = declared(keys::STAGE, kind.keys());
+    let written = table.entries.iter().map(|entry| Spanned::new(entry.key.clone(), entry.key_span));
+    node.written = written.collect();
+    if matrices.is_broken(&node.name.value) {
+        return StageNode { kind: Some(kind), ..node };
+    }
+    let variants = matrices.variants(&node.name.value, table);
+    if !variants.is_empty() {
+        let mut fields = Fields::again(what, node.name.span, table, &keys, diags);
+        node.upstreams = kind.upstreams(&mut fields);
+        node.draft = read_variants(&node, &*kind, &variants, &keys, matrices, diags);
+        return StageNode { kind: Some(kind), ..node };
+    }
     let mut fields = Fields::new(what, node.name.span, table, &keys, diags);
     node.upstreams = kind.upstreams(&mut fields);
     node.draft = kind.read(&mut fields);
@@ -100,8 +126,52 @@ fn read_stage(name: Spanned<String>, table: &Table, kinds: &Kinds, diags: &mut D
         let program = StageProgram { stage, draft: Arc::clone(draft) };
         node.program = Some(Box::new(models::of_program(name, program, &mut fields)));
     }
-    let written = table.entries.iter().map(|entry| Spanned::new(entry.key.clone(), entry.key_span));
-    StageNode { kind: Some(kind), written: written.collect(), ..node }
+    StageNode { kind: Some(kind), ..node }
+}
+
+/// The settings of a stage for each of its variants. What is wrong with one of them is said once.
+fn read_variants(
+    node: &StageNode,
+    kind: &dyn StageKind,
+    variants: &[StageVariant],
+    keys: &[Key],
+    matrices: &Matrices,
+    diags: &mut Diagnostics,
+) -> Option<Draft> {
+    let mut drafts = Vec::new();
+    for StageVariant { label, name, table } in variants {
+        let (before, what) = (diags.errors().count(), format!("stage `{name}`"));
+        let mut fields = Fields::new(what, node.name.span, table, keys, diags);
+        let draft = kind.read(&mut fields);
+        if diags.errors().count() > before {
+            return None;
+        }
+        match draft? {
+            Draft::Stage(draft) => drafts.push((label.clone(), draft)),
+            Draft::Batch(_) => {
+                let message = format!(
+                    "stage `{}` runs a model or a program, which is one for all variants",
+                    node.name.value
+                );
+                let help = "give `matrix` to the stage before it; a program reads a value as a column: inputs = { .., scale = \"pixels.scale\" }";
+                return diags.error(node.name.span, message).help(help).none();
+            }
+        }
+    }
+    let counts = matrices.used(&node.name.value).map(|matrix| matrix.variants.len()).collect();
+    Some(matrix::draft_of_variants(drafts, counts))
+}
+
+/// The stage that makes the parts of the matrix of a stage.
+fn parts_of(stage: &StageNode, matrices: &Matrices) -> Option<StageNode> {
+    let matrix = matrices.of(&stage.name.value)?;
+    Some(StageNode {
+        name: matrix.name.clone(),
+        upstreams: stage.upstreams.iter().map(|(_, from)| (None, from.clone())).collect(),
+        kind: Some(Arc::new(MatrixKind)),
+        draft: Some(matrix::draft_of_parts(matrix)),
+        ..StageNode::default()
+    })
 }
 
 fn version(fields: &mut Fields<'_, '_>) {

@@ -33,7 +33,8 @@ pub(crate) struct RawTask {
     pub priority: u32,
     pub gpu_memory: Option<Spanned<u64>>,
     pub after: Vec<Spanned<String>>,
-    pub matrix: Vec<RawValues>,
+    /// Its keys, each with its values as texts.
+    pub matrix: Vec<(Spanned<String>, Vec<String>)>,
     pub for_each: Option<Spanned<String>>,
     pub timeout: Option<Duration>,
     pub retries: Retries,
@@ -63,13 +64,6 @@ pub(crate) enum RawDevice {
     Named(Spanned<String>),
 }
 
-/// A key of `matrix`, with its values as texts.
-#[derive(Debug)]
-pub(crate) struct RawValues {
-    pub name: Spanned<String>,
-    pub values: Vec<String>,
-}
-
 pub(super) fn read(name: Spanned<String>, table: &Table, diags: &mut Diagnostics) -> RawTask {
     let what = format!("task `{}`", name.value);
     let mut f = Fields::new(what, name.span, table, keys::TASK, diags);
@@ -83,7 +77,8 @@ pub(super) fn read(name: Spanned<String>, table: &Table, diags: &mut Diagnostics
         priority: f.value("priority"),
         gpu_memory: f.bytes("gpu_memory"),
         after: f.strings("after").unwrap_or_default(),
-        matrix: matrix(&mut f),
+        matrix: value_lists(&mut f, "lists of texts or numbers", |node| node.value.to_text())
+            .unwrap_or_default(),
         for_each: f.string("for_each"),
         timeout: bounded(&mut f, "timeout", positive),
         retries: retries(&mut f),
@@ -245,28 +240,31 @@ fn retries(f: &mut Fields<'_, '_>) -> Retries {
 }
 
 /// Lists of values by their names.
-fn matrix(f: &mut Fields<'_, '_>) -> Vec<RawValues> {
-    let Some(entry) = f.entry("matrix") else { return Vec::new() };
+/// The lists of `matrix`, as `value` reads each of their values; `None`: there is none, or it is wrong. `lists` says what they are, for the message.
+pub(crate) fn value_lists<T>(
+    f: &mut Fields<'_, '_>,
+    lists: &str,
+    value: impl Fn(&TomlNode) -> Option<T>,
+) -> Option<Vec<(Spanned<String>, Vec<T>)>> {
+    let entry = f.entry("matrix")?;
     let Toml::Table(table) = &entry.node.value else {
-        f.wrong("matrix", &entry.node, "a table of lists: matrix = { lr = [0.1, 0.01] }");
-        return Vec::new();
+        return f.wrong("matrix", &entry.node, "a table of lists: matrix = { lr = [0.1, 0.01] }").none();
     };
-    let mut lists = Vec::new();
+    let mut all = Some(Vec::new());
     for entry in &table.entries {
-        let texts = match &entry.node.value {
-            Toml::Array(nodes) if !nodes.is_empty() => {
-                nodes.iter().map(|node| node.value.to_text()).collect()
-            }
+        let values = match &entry.node.value {
+            Toml::Array(nodes) if !nodes.is_empty() => nodes.iter().map(&value).collect(),
             _ => None,
         };
-        match texts {
-            Some(values) => {
-                lists.push(RawValues { name: Spanned::new(entry.key.clone(), entry.key_span), values })
+        match (&mut all, values) {
+            (Some(all), Some(values)) => {
+                all.push((Spanned::new(entry.key.clone(), entry.key_span), values));
             }
-            None => {
-                f.wrong("matrix", &entry.node, "a table whose entries are lists of texts or numbers");
+            (None, Some(_)) => {}
+            (_, None) => {
+                all = f.wrong("matrix", &entry.node, &format!("a table whose entries are {lists}")).none();
             }
         }
     }
-    lists
+    all
 }

@@ -5,6 +5,7 @@ mod common;
 mod defaults;
 mod deferred;
 mod graph_view;
+mod matrix;
 mod memory_plan;
 mod order_of_tables;
 mod pixels;
