@@ -17,8 +17,17 @@ fn handed_out() -> Vec<PathBuf> {
     };
     let configs = entries("configs").into_iter().filter(|p| p.extension().is_some_and(|e| e == "toml"));
     // What fetches or trains its models, makes its data, reads from a server, needs numpy or a GPU has a test of its own.
-    let needs =
-        ["fetch.py", "data.py", "serve.py", "centre.py", "nearest.py", "worker.py", "vadd.cu", "train.py"];
+    let needs = [
+        "fetch.py",
+        "data.py",
+        "serve.py",
+        "centre.py",
+        "nearest.py",
+        "worker.py",
+        "vadd.cu",
+        "train.py",
+        "mlp.py",
+    ];
     let alone = |folder: &Path| needs.iter().all(|file| !folder.join(file).exists());
     let examples = entries("examples").into_iter().filter(|p| alone(p));
     let examples = examples.map(|p| p.join("workflow.toml")).filter(|p| p.exists());

@@ -31,12 +31,13 @@ const HERE: [&str; 13] = [
     "vector-add",
 ];
 /// Those whose check another test runs.
-const ELSEWHERE: [(&str, &str); 5] = [
+const ELSEWHERE: [(&str, &str); 6] = [
     ("prepare-train-infer", "late.rs"),
     ("pycuda-queue", "python_stage.rs"),
     ("python-worker", "python_stage.rs"),
     ("read-text", "read_text.rs"),
     ("train-many", "late.rs"),
+    ("train-zoo", "late.rs"),
 ];
 /// Those with stages in Python, which are compared with what packages say.
 const IN_PYTHON: [&str; 3] = ["faces", "files", "search"];

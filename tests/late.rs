@@ -327,6 +327,19 @@ fn the_best_of_the_trained_models_reads_digits_in_the_same_run() {
 }
 
 #[test]
+fn the_best_of_three_different_trainings_reads_digits_in_the_same_run() {
+    let says = [
+        "5 tasks, 5 done, 0 failed",
+        "  metrics   mlp[width=16]: loss ",
+        "            mlp[width=48]: loss ",
+        "            svm: hinge ",
+        "            means: far ",
+        "  best      winner: ",
+    ];
+    example("train-zoo", 0, &says, "is the best of 4 models, and read 50 images");
+}
+
+#[test]
 fn what_was_prepared_is_trained_with_inferred_from_and_uploaded() {
     example("prepare-train-infer", 0, &["3 tasks, 3 done, 0 failed"], "100 records in the bucket");
 }

@@ -189,7 +189,7 @@ fn a_log_that_cannot_grow_any_further_ends_no_command() {
     // Of the process that writes the log.
     prlimit(Pid::from_raw(keeper), Resource::Fsize, limit).unwrap();
     fs::write(place.path("go"), "").unwrap();
-    run.wait().must_exit(0).must_say(&["the log of a command is incomplete"]);
+    run.wait().must_exit(0).must_say(&["the log of a command or its metrics are incomplete"]);
 }
 
 #[test]

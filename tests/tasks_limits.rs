@@ -3,6 +3,7 @@
 use std::fs;
 
 use crate::common::Workplace;
+use rustix::process::Signal;
 
 #[test]
 fn a_matrix_in_which_some_have_no_memory_and_one_hangs_ends_with_the_right_classes() {
@@ -144,4 +145,58 @@ timeout = "10s"
     let asked = fs::read_to_string(place.out().join("tasks/asked/output/asked")).unwrap();
     assert_eq!((&asked[..], &place.tasks()["asked"]["end"]), ("USR1\n", &"timeout".into()));
     place.no_process_is_left();
+}
+
+#[test]
+fn a_command_that_writes_nothing_for_too_long_is_ended_and_tried_again_as_one_that_takes_too_long() {
+    let place = Workplace::with_slots(
+        2,
+        r#"
+[tasks.hangs]
+command = "echo began; ! test -e hung || exit 0; touch hung; sleep 1000"
+quiet = "2s"
+retries = { timeout = 1 }
+
+[tasks.talks]
+command = "for n in $(seq 40); do printf $n; sleep 0.1; done"
+quiet = "3s"
+"#,
+    );
+    place.run(&[]).must_exit(0).must_say(&["wrote nothing for as long as its `quiet`, 2s"]);
+    let attempts = |task: &str| place.tasks()[task]["attempts"].clone();
+    assert_eq!((attempts("hangs"), attempts("talks")), (2.into(), 1.into()));
+    place.edit("retries = { timeout = 1 }", "grace = \"0s\"");
+    place.edit("! test -e hung || exit 0;", "trap '' TERM;");
+    place.run(&[]).must_exit(65);
+    let hangs = &place.tasks()["hangs"];
+    assert_eq!((&hangs["state"], &hangs["end"]), (&"failed".into(), &"timeout".into()));
+    place.no_process_is_left();
+}
+
+#[test]
+fn a_start_knows_of_a_command_that_was_ended_for_its_silence_although_the_run_was_killed() {
+    let place = Workplace::with_slots(
+        1,
+        r#"
+[tasks.hangs]
+command = """
+! test -e go || exit 0
+trap 'touch asked' TERM
+until test -e go; do sleep 0.05; done
+exit 3
+"""
+quiet = "1s"
+grace = "1h"
+"#,
+    );
+    let mut run = place.start(&[]);
+    run.must_reach("it was asked to end", || place.path("asked").exists());
+    run.signal(Signal::KILL);
+    run.wait();
+    fs::write(place.path("go"), "").unwrap();
+    place.no_process_is_left();
+    let ended = place.run(&[]);
+    ended.must_exit(0);
+    assert!(!ended.stderr.contains("runs again"), "its end is known: {}", ended.stderr);
+    assert_eq!(place.tasks()["hangs"]["attempts"], 2);
 }

@@ -1,16 +1,19 @@
 //! Commands and items of one file while the run and the keepers of its commands are killed: each command that says by an output that it is done is
-//! done once, and each row that the first one makes has one record, of which the last one has a copy.
+//! done once, and each row that the first one makes has one record, of which the last one has a copy. What a training has said of itself is known, and
+//! that it is the best.
 
 use std::fs;
+use std::path::PathBuf;
 
 use super::Moment::{Ending, MidBatch, Reading};
 use super::judge::is_verified;
 use super::{ALL, row};
-use crate::common::{Ended, Run, Workplace};
+use crate::common::{Ended, Run, Workplace, json_lines};
 use crate::late::{self, holds_all};
 use crate::part_kills::kill_at;
 use orchestra_testkit::size::storm;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 
 const ROWS: u64 = 5_000;
 
@@ -40,13 +43,33 @@ echo apart >> ran
 '''
 retries = { signal = 1 }
 
+[tasks.train]
+command = '''
+echo '{"loss": 0.25}'
+echo $PPID > {output}/next; mv {output}/next keeper-train
+until test -e go-train; do sleep 0.01; done
+echo '{"loss": 0.75}'
+trap '' TERM
+echo model > {output}/model
+'''
+metrics = "loss"
+outputs = { model = "{output}/model" }
+retries = { signal = 1 }
+
+[best.winner]
+of = "train"
+metric = "loss"
+goal = "min"
+value = "best"
+
 [tasks.upload]
 command = '''
 echo $PPID > {output}/next; mv {output}/next keeper-upload
 until test -e go-upload; do sleep 0.01; done
 cp {sinks.results.path} {output}/copy
+echo {best.winner.task} {best.winner.loss} $(cat {best.winner.model}) > {output}/best
 '''
-outputs = "{output}/copy"
+outputs = ["{output}/copy", "{output}/best"]
 retries = { signal = 1 }
 "#;
 
@@ -65,8 +88,23 @@ fn may_go_on(place: &Workplace, command: &str) {
     fs::write(place.path(&format!("go-{command}")), "").unwrap();
 }
 
+fn curves(place: &Workplace, attempt: u64) -> PathBuf {
+    place.out().join(format!("tasks/train/attempt-{attempt}.metrics.jsonl"))
+}
+
+/// The losses of an attempt, as its file has them.
+fn curve(place: &Workplace, attempt: u64) -> Vec<f64> {
+    json_lines(&curves(place, attempt)).iter().map(|line| line["loss"].as_f64().unwrap()).collect()
+}
+
 #[track_caller]
 fn assert_exact(place: &Workplace) {
+    let train = &place.tasks()["train"];
+    assert_eq!(curve(place, train["attempts"].as_u64().unwrap()), [0.25, 0.75]);
+    assert_eq!(train["metrics"]["loss"], json!({ "last": 0.75, "min": 0.25, "max": 0.75, "count": 2 }));
+    assert_eq!(train["best"], json!(["best.winner"]));
+    let best = fs::read_to_string(place.out().join("tasks/upload/output/best")).unwrap();
+    assert_eq!(best, "train 0.25 model\n");
     holds_all(&place.out().join("results.jsonl"), ROWS);
     holds_all(&place.out().join("tasks/upload/output/copy"), ROWS);
     let ran = || fs::read_to_string(place.path("ran")).unwrap();
@@ -83,7 +121,7 @@ fn each_command_is_done_once_and_each_row_has_one_record_whenever_keepers_are_ki
     assert_eq!(row("tasks").keeper.moments, [Reading, MidBatch, Ending]);
     let place = place();
     let mut run = place.start(&[]);
-    for command in ["prepare", "apart", "upload"] {
+    for command in ["prepare", "apart", "train", "upload"] {
         is_at_work(&mut run, &place, command);
         let file = place.path(&format!("keeper-{command}"));
         let keeper: i32 = fs::read_to_string(&file).unwrap().trim().parse().unwrap();
@@ -92,7 +130,7 @@ fn each_command_is_done_once_and_each_row_has_one_record_whenever_keepers_are_ki
         is_at_work(&mut run, &place, command);
         may_go_on(&place, command);
     }
-    run.wait().must_exit(0).must_say(&["the command is tried again", "3 tasks, 3 done"]);
+    run.wait().must_exit(0).must_say(&["the command is tried again", "4 tasks, 4 done"]);
     let tasks = place.report()["tasks"].as_array().unwrap().clone();
     assert!(tasks.iter().all(|task| task["attempts"] == 2), "{tasks:?}");
     assert_exact(&place);
@@ -123,6 +161,11 @@ fn each_command_is_done_once_and_each_row_has_one_record_whenever_the_run_is_kil
         let at = [("LD_PRELOAD", &*library), ("KILL_AT", moment), ("KILL_AT_NAME", ""), ("KILL_AT_NTH", "2")];
         killed(place.run_with(&at));
     }
+    drop(fs::remove_file(place.path("keeper-train")));
+    kill_when("a training is at work", &|| place.path("keeper-train").exists());
+    let begun = (1..).take_while(|attempt| curves(&place, *attempt).exists()).last().unwrap();
+    assert_eq!(curve(&place, begun), [0.25], "its keeper has outlived the run");
+    may_go_on(&place, "train");
     kill_when("the last command is at work", &|| place.path("keeper-upload").exists());
     may_go_on(&place, "apart");
     may_go_on(&place, "upload");

@@ -1,6 +1,7 @@
 //! What is said when a run has ended, in plain words, and the exit code that goes with it. Prints nothing itself.
 
-use std::collections::BTreeSet;
+mod tasks;
+
 use std::path::PathBuf;
 
 use orchestra::{Bottleneck, FailureCause, RunStatus, TaskReport, TaskStanding};
@@ -8,7 +9,6 @@ use orchestra::{Bottleneck, FailureCause, RunStatus, TaskReport, TaskStanding};
 use crate::args::shell_word;
 use crate::exit_code::ExitCode;
 use crate::human::{count, counted, elapsed, per_second};
-use crate::tasks::metrics;
 
 /// It has failed, or was not started for that.
 fn is_failed(task: &TaskReport) -> bool {
@@ -91,11 +91,8 @@ impl Summary {
         if self.has_items && !report.tasks.is_empty() {
             fact("tasks", self.tasks_in_words());
         }
-        for (name, text) in self.failed_tasks().into_iter().chain(self.compared_tasks()) {
+        for (name, text) in self.of_tasks() {
             fact(name, text);
-        }
-        for task in self.tasks().filter(|task| task.best) {
-            fact("best", format!("{}: {}", task.task, metrics(&task.metrics)));
         }
         if self.end != RunEnd::FinishedBefore {
             let rate = per_second(report.items_per_second);
@@ -162,85 +159,6 @@ impl Summary {
 
     fn n_tasks(&self, is_meant: impl Fn(&TaskReport) -> bool) -> u64 {
         self.tasks().filter(|task| is_meant(task)).count() as u64
-    }
-
-    fn tasks_in_words(&self) -> String {
-        let all = counted(self.report.tasks.len() as u64, "task", "tasks");
-        let mut words =
-            format!("{all}, {} done", count(self.n_tasks(|task| task.state == TaskStanding::Done)));
-        let before = self.n_tasks(|task| task.before);
-        if before > 0 && self.end != RunEnd::FinishedBefore {
-            words.push_str(&format!(" ({} before this start)", count(before)));
-        }
-        words.push_str(&format!(
-            ", {} failed",
-            count(self.n_tasks(|task| task.state == TaskStanding::Failed))
-        ));
-        let others = [
-            (TaskStanding::Skipped, "skipped"),
-            (TaskStanding::Stopped, "stopped"),
-            (TaskStanding::Waiting, "not started"),
-        ];
-        for (state, word) in others {
-            let n = self.n_tasks(|task| task.state == state);
-            if n > 0 {
-                words.push_str(&format!(", {} {word}", count(n)));
-            }
-        }
-        words
-    }
-
-    /// A few lines about the first tasks that have failed.
-    fn failed_tasks(&self) -> Vec<(&'static str, String)> {
-        const NAMED: usize = 5;
-        let mut lines = Vec::new();
-        let failed = || self.tasks().filter(|task| task.state == TaskStanding::Failed);
-        for task in failed().take(NAMED) {
-            let why = task.why.as_deref().unwrap_or_default();
-            let (end, words) = why.split_once("; its last words:").unwrap_or((why, ""));
-            let last = words.lines().rev().find(|line| !line.trim().is_empty());
-            let last = last.map(|last| format!(": {}", last.trim())).unwrap_or_default();
-            lines.push(("failed", format!("{}: the command {end}{last}", task.task)));
-            if let Some(log) = &task.log {
-                lines.push(("", format!("  {}", self.output.join(log).display())));
-            }
-        }
-        let more = failed().count().saturating_sub(NAMED);
-        if more > 0 {
-            lines.push((
-                "",
-                format!("and {more} more: see {}", self.output.join(orchestra::RUN_SUMMARY).display()),
-            ));
-        }
-        lines
-    }
-
-    /// A line about each of the first tasks that one is the best of, with its metrics.
-    fn compared_tasks(&self) -> Vec<(&'static str, String)> {
-        const NAMED: usize = 20;
-        fn table(task: &TaskReport) -> &str {
-            task.task.split('[').next().unwrap_or_default()
-        }
-        let best: BTreeSet<&str> = self.tasks().filter(|task| task.best).map(table).collect();
-        let is_compared = |task: &&TaskReport| !task.metrics.is_empty() && best.contains(table(task));
-        let mut compared: Vec<&TaskReport> = self.tasks().filter(is_compared).collect();
-        if compared.len() == best.len() {
-            return Vec::new(); // Each stands alone, and is named as the best.
-        }
-        let more = compared.len().saturating_sub(NAMED);
-        compared.truncate(NAMED);
-        let state = |task: &TaskReport| match task.state {
-            TaskStanding::Done => String::new(),
-            state => format!(" ({})", state.as_str().replace('_', " ")),
-        };
-        let names = std::iter::once("metrics").chain(std::iter::repeat(""));
-        let text = |task: &TaskReport| format!("{}: {}{}", task.task, metrics(&task.metrics), state(task));
-        let mut lines: Vec<_> = names.zip(compared.into_iter().map(text)).collect();
-        if more > 0 {
-            let report = self.output.join(orchestra::RUN_SUMMARY);
-            lines.push(("", format!("and {more} more: see {}", report.display())));
-        }
-        lines
     }
 
     /// A line about each of the commonest causes.

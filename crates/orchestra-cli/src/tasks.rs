@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use orchestra::plan::{TaskPlan, TasksPlan, format_bytes};
-use orchestra::{KnownTask, Plan, TaskJournal, TaskMetrics, TaskRecord, TaskReport, TaskStanding};
+use orchestra::{KnownTask, Plan, TaskJournal, TaskRecord, TaskReport, TaskStanding};
 use serde_json::json;
 
 use crate::Failed;
@@ -128,7 +128,7 @@ pub fn table(
             cell(has_run, elapsed(report.seconds)),
             cell(report.peak_memory > 0, format_bytes(report.peak_memory)),
             cell(has_run, report.place.clone()),
-            cell(!report.metrics.is_empty(), metrics(&report.metrics)),
+            cell(!report.metrics.is_empty(), metrics(report)),
             in_one_line(&task.in_full()),
         ]
     };
@@ -143,7 +143,7 @@ fn standing(task: &TaskPlan, report: &TaskReport, known: &KnownTask, is_live: bo
     match (report.state, report.end.as_deref()) {
         // Items are listed when a run starts.
         (TaskStanding::Done, _) if !task.after_sinks.is_empty() => "done unless items are new".to_owned(),
-        (TaskStanding::Done, _) if report.best => "done, best".to_owned(),
+        (TaskStanding::Done, _) if !report.best.is_empty() => "done, best".to_owned(),
         (TaskStanding::Done, _) => "done".to_owned(),
         (TaskStanding::Running, _) => "running".to_owned(),
         _ if known.is_begun && is_live => "running".to_owned(),
@@ -154,10 +154,14 @@ fn standing(task: &TaskPlan, report: &TaskReport, known: &KnownTask, is_live: bo
     }
 }
 
-/// The last values, in one line.
-pub fn metrics(metrics: &TaskMetrics) -> String {
-    let one = |(name, values): (&String, &orchestra::MetricValues)| format!("{name} {}", metric(values.last));
-    metrics.iter().map(one).collect::<Vec<_>>().join(", ")
+/// The last values, in one line, with the best where that is another one and it is known what is better.
+pub fn metrics(task: &TaskReport) -> String {
+    let one = |(name, values): (&String, &orchestra::MetricValues)| {
+        let best = task.goals.get(name).map(|goal| goal.best_of(values)).filter(|best| best.is_finite());
+        let best = best.filter(|best| *best != values.last).map(|best| format!(" (best {})", metric(best)));
+        format!("{name} {}{}", metric(values.last), best.unwrap_or_default())
+    };
+    task.metrics.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// A command as it could be given to a shell, cut where it is long.

@@ -93,6 +93,7 @@ fn workflow_page() -> String {
         ("MODEL", keys::MODEL),
         ("DEVICES", keys::DEVICES),
         ("TASK", keys::TASK),
+        ("BEST_OF", keys::BEST_OF),
         ("LIMITS", keys::LIMITS),
         ("PIPELINE", keys::PIPELINE),
         ("TELEMETRY", keys::TELEMETRY),

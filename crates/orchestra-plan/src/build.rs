@@ -14,7 +14,7 @@ use crate::place::place;
 use crate::plan::{Plan, TaskPlan, TasksPlan};
 use crate::rules::behind_reduce;
 use crate::rules::read_outputs::keep_read_outputs;
-use crate::tasks::{self, Deferred, Instance};
+use crate::tasks::{self, Deferred, TaskTables};
 use crate::tree::Table;
 use crate::workflow::{self, Workflow};
 use crate::{connect, graph, requests, sinks, sources, tree, variables};
@@ -81,8 +81,10 @@ fn plan_file(mut tree: Table, file: &Path, options: &PlanOptions, cx: &mut Cx<'_
     }
     variables::fill_in(&mut tree, cx);
     let raw_tasks = workflow::tasks_as_written(&tree, &mut cx.diags);
-    let instances = tasks::instances(&raw_tasks, cx);
-    let deferred = Deferred::fill(&mut tree, &raw_tasks, instances.as_deref().unwrap_or_default(), cx);
+    let best = workflow::best_as_written(&tree, &mut cx.diags);
+    let tables = tasks::tables(&raw_tasks, &best, cx);
+    let none = TaskTables::default();
+    let deferred = Deferred::fill(&mut tree, &raw_tasks, tables.as_ref().unwrap_or(&none), cx);
     let mut workflow = workflow::read(&tree, raw_tasks, &cx.host.kinds(), &mut cx.diags);
     sinks::find_files(&mut workflow.sinks, cx);
     let machine = machine(options, cx);
@@ -91,13 +93,13 @@ fn plan_file(mut tree: Table, file: &Path, options: &PlanOptions, cx: &mut Cx<'_
         (None, false) => Err(Reported),
         (machine, _) => devices_in_use(&workflow, options, machine.as_ref(), cx),
     };
-    let instances = instances.as_deref().map_err(|reported| *reported);
-    let mut tasks = instances.and_then(|instances| {
-        expand_tasks(&workflow, instances, machine.as_ref(), devices.as_ref().ok(), cx)
-    });
+    let mut tasks = tables
+        .and_then(|tables| expand_tasks(&workflow, &tables, machine.as_ref(), devices.as_ref().ok(), cx));
     let is_early = !deferred.is_empty() && !are_done(&deferred, tasks.as_ref().ok(), options, cx);
     if is_early {
         workflow.defer(|section, name| deferred.has(section, name));
+    } else {
+        deferred.must_be_known(cx);
     }
     graph::resolve(&mut workflow, cx);
     connect::connect(&mut workflow, cx);
@@ -137,7 +139,7 @@ fn plan_file(mut tree: Table, file: &Path, options: &PlanOptions, cx: &mut Cx<'_
 /// The tasks of all tables.
 fn expand_tasks(
     workflow: &Workflow,
-    instances: &[Instance],
+    tables: &TaskTables,
     machine: Option<&MachineView>,
     devices: Option<&Devices<'_>>,
     cx: &mut Cx<'_>,
@@ -150,7 +152,7 @@ fn expand_tasks(
         is_known: machine.is_some(),
         sinks: &sinks::places(&workflow.sinks, &cx.output),
     };
-    let mut tasks = tasks::expand(&workflow.tasks, instances, &around, cx)?;
+    let mut tasks = tasks::expand(&workflow.tasks, tables, &around, cx)?;
     tasks::leave_to_shares(&mut tasks, |tasks| cx.host.task_history(tasks, &cx.output).done);
     Ok(tasks)
 }
@@ -162,12 +164,15 @@ fn are_done(deferred: &Deferred, tasks: Option<&TasksPlan>, options: &PlanOption
     match &options.tasks_done {
         Some(done) => {
             let is_done = |task: &TaskPlan| done.contains(&task.id);
-            let of_table = |table: &str| tasks.tasks.iter().any(|task| task.name == table && is_done(task));
-            deferred.is_done(|task| is_done(&tasks.tasks[task]), of_table)
+            let is_done = |task: usize| is_done(&tasks.tasks[task]);
+            let of_best = |best: &str| {
+                tasks.best_named(best).is_some_and(|best| best.tasks.iter().any(|task| is_done(*task)))
+            };
+            deferred.is_done(is_done, of_best)
         }
         None => {
             let history = cx.host.task_history(tasks, &cx.output);
-            deferred.is_done(|task| history.done.contains(&task), |table| history.have_best.contains(table))
+            deferred.is_done(|task| history.done.contains(&task), |best| history.have_best.contains(best))
         }
     }
 }

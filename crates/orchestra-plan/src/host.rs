@@ -14,7 +14,7 @@ use crate::files::{FileKind, Files, LookRequest, MAX_SMALL_FILE, digest_file, le
 use crate::kind::Kinds;
 use crate::model_file::{ModelError, ModelFile};
 use crate::onnx::read_model;
-use crate::plan::{ModelPlan, TaskHistory, TasksPlan};
+use crate::plan::{ModelPlan, TaskHistory, TaskResults, TasksPlan};
 
 /// The world, as far as a plan depends on it.
 pub trait Host: Files {
@@ -31,6 +31,12 @@ pub trait Host: Files {
     fn task_history(&self, tasks: &TasksPlan, output: &Path) -> TaskHistory {
         let _ = (tasks, output);
         TaskHistory::default()
+    }
+
+    /// What tasks of earlier runs into this folder have noted.
+    fn task_results(&self, output: &Path) -> TaskResults {
+        let _ = output;
+        TaskResults::default()
     }
 
     /// Where programs keep what they have compiled of models; `None` where there is no such folder.
@@ -144,11 +150,16 @@ pub struct RealHost {
     pub compilers: Option<FindCompilers>,
     /// What answers [`Host::task_history`]; `None`: there were no runs.
     pub task_history: Option<FindTaskHistory>,
+    /// What answers [`Host::task_results`]; `None`: there were no runs.
+    pub task_results: Option<FindTaskResults>,
     /// What answers [`Host::probe`]; `None`: no model is run.
     pub probe: Option<Arc<dyn ProbeModel>>,
     /// What answers [`Files::look`]; `None`: no file is looked into.
     pub look: Option<Arc<dyn LookInto>>,
 }
+
+/// As [`Host::task_results`].
+pub type FindTaskResults = fn(&Path) -> TaskResults;
 
 /// As [`Host::task_history`].
 pub type FindTaskHistory = fn(&TasksPlan, &Path) -> TaskHistory;
@@ -167,6 +178,7 @@ impl RealHost {
             ask: None,
             compilers: None,
             task_history: None,
+            task_results: None,
             probe: None,
             look: None,
         }
@@ -249,6 +261,10 @@ impl Host for RealHost {
 
     fn task_history(&self, tasks: &TasksPlan, output: &Path) -> TaskHistory {
         self.task_history.map_or_else(TaskHistory::default, |history| history(tasks, output))
+    }
+
+    fn task_results(&self, output: &Path) -> TaskResults {
+        self.task_results.map_or_else(TaskResults::default, |results| results(output))
     }
 
     fn probe(&self, request: &ProbeRequest<'_>) -> Option<Result<ProbedModel, String>> {

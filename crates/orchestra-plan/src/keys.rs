@@ -7,7 +7,7 @@ mod workers;
 
 pub use self::settings::{DEVICES, LIMITS, PIPELINE, TELEMETRY};
 pub(crate) use self::tasks::StopSignal;
-pub use self::tasks::{BEST, METRIC, RETRIES, TASK};
+pub use self::tasks::{BEST, BEST_OF, METRIC, RETRIES, TASK};
 pub(crate) use self::workers::{AskedWorkers, DeviceNames, ProviderName};
 pub use self::workers::{MODEL, WORKERS};
 

@@ -63,8 +63,8 @@ pub use fields::{Fields, NamedTexts, Spanned, Upstreams};
 pub use files::{FileKind, Files, LookRequest};
 pub use graph_view::{Edge, GraphNode, GraphView, NodeKind, PipelineView};
 pub use host::{
-    AskProgram, DeviceView, FindCompilers, FindTaskHistory, Host, LookInto, MachineView, NodeView,
-    ProbeModel, ProbeRequest, RealHost,
+    AskProgram, DeviceView, FindCompilers, FindTaskHistory, FindTaskResults, Host, LookInto, MachineView,
+    NodeView, ProbeModel, ProbeRequest, RealHost,
 };
 pub use key::{Key, joined, key};
 pub use kind::{
@@ -82,11 +82,11 @@ pub use orchestra_core::{Choice, Word, choices as declare_choices};
 pub use outputs::{ModelOutput, OutputDim, OutputType, UnreadableOutput};
 pub use part_names::{PartFilesPlan, part_number};
 pub use plan::{
-    BEST_FOLDER, BETWEEN_COMMITS, BatchPlan, BestOf, BestValue, BucketPlan, ColumnRef, DeferredPlan,
-    DeviceMemory, DevicePlan, FilesPlan, FoldPlan, JoinWay, KnownItems, LEAST_LOADER_BYTES, Limits,
-    LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, RecordsPerItem,
-    Recycle, ScalarInput, Shape, SinkPlan, SourcePlan, StagePlan, TASKS_FOLDER, TaskGpu, TaskHistory,
-    TaskMetric, TaskPlan, TasksPlan, TelemetryPlan, WorkerGrowth, WorkerPlan, fed_texts,
+    BEST_FOLDER, BETWEEN_COMMITS, BatchPlan, BestOf, BucketPlan, ColumnRef, DeferredPlan, DeviceMemory,
+    DevicePlan, FilesPlan, FoldPlan, JoinWay, KnownItems, LEAST_LOADER_BYTES, LateValue, Limits, LogFormat,
+    MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, RecordsPerItem, Recycle,
+    ScalarInput, Shape, SinkPlan, SourcePlan, StagePlan, TASKS_FOLDER, TaskGpu, TaskHistory, TaskMetric,
+    TaskPlan, TaskResults, TasksPlan, TelemetryPlan, ValueOwner, WorkerGrowth, WorkerPlan, fed_texts,
 };
 pub use schema::workflow_schema;
 pub use serde_json::Value as Json;

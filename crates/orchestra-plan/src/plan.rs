@@ -26,12 +26,14 @@ pub use batch::{
     BatchPlan, DeviceMemory, DevicePlan, ModelPlan, NodeCores, Recycle, ScalarInput, WorkerGrowth,
     WorkerPlan, fed_texts,
 };
-pub use deferred::{DeferredPlan, TaskHistory};
+pub use deferred::{DeferredPlan, TaskHistory, TaskResults};
 pub use settings::{Limits, LogFormat, MaxFailed, OtlpProtocol, TelemetryPlan};
 pub use sink::{BucketPlan, FilesPlan, RecordsPerItem, SinkPlan};
 pub use stage::{FoldPlan, JoinWay, Shape, StagePlan};
-pub use tasks::{BEST_FOLDER, BestOf, BestValue, TASKS_FOLDER, TaskGpu, TaskMetric, TaskPlan, TasksPlan};
-pub(crate) use tasks::{id_of, task_names};
+pub use tasks::{
+    BEST_FOLDER, BestOf, LateValue, TASKS_FOLDER, TaskGpu, TaskMetric, TaskPlan, TasksPlan, ValueOwner,
+};
+pub(crate) use tasks::{NamedValues, id_of, link_name, task_names};
 
 /// A workflow, resolved. Every id is an index into the table of its kind.
 #[derive(Debug, Clone, Serialize)]

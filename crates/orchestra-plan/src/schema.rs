@@ -9,7 +9,7 @@ use crate::keys;
 use crate::kind::Kinds;
 use crate::workflow::{declared, keys_of_sink};
 
-/// A text with a variable in it, or a value of a matrix, may stand for a value of any type.
+/// A text with a variable in it, a value of a matrix or of a task, may stand for a value of any type.
 const VARIABLE: &str = r"\{";
 /// What tables may be called.
 const NAMES: &str = "^[A-Za-z0-9_-]+$";
@@ -54,6 +54,7 @@ pub fn workflow_schema(kinds: &Kinds) -> Json {
     for (group, about, keys) in [
         ("models", "ONNX files and how they are run, by names.", keys::MODEL),
         ("tasks", "Commands, by names.", keys::TASK),
+        ("best", "The best of several tables of tasks, by names.", keys::BEST_OF),
         ("pipelines", "Limits of one of several graphs, by the names of their sources.", keys::PIPELINE),
     ] {
         required.insert(group.into(), json!({ "additionalProperties": required_of(keys) }));

@@ -3,6 +3,7 @@
 mod beside;
 mod checks;
 mod combine;
+mod comparisons;
 mod deferred;
 mod fill;
 mod order;
@@ -15,6 +16,7 @@ use orchestra_core::tasks::{Demand, Gpus, WHOLE};
 
 pub(crate) use self::beside::{leave_to_models, leave_to_shares};
 pub(crate) use self::combine::product;
+use self::comparisons::Comparison;
 pub(crate) use self::deferred::Deferred;
 pub use self::deferred::is_output_of_task;
 use crate::bytes::format_bytes;
@@ -24,7 +26,7 @@ use crate::diagnostics::{Reported, Span};
 use crate::fields::Spanned;
 use crate::nearest::{list, suggestion};
 use crate::plan::{BestOf, TASKS_FOLDER, TaskGpu, TaskPlan, TasksPlan, id_of, task_names};
-use crate::workflow::{RawDevice, RawTask};
+use crate::workflow::{RawBest, RawDevice, RawTask};
 
 /// Most tasks of a file: each is a process, a folder and a log.
 const MAX_TASKS: usize = 100_000;
@@ -55,14 +57,22 @@ pub(crate) struct Instance {
     values: Vec<(String, String)>,
 }
 
+/// Which tasks there are, and which of them are compared.
+#[derive(Default)]
+pub(crate) struct TaskTables {
+    instances: Vec<Instance>,
+    comparisons: Vec<Comparison>,
+}
+
 /// The tasks of all tables.
 pub(crate) fn expand(
     raws: &[RawTask],
-    instances: &[Instance],
+    tables: &TaskTables,
     around: &TaskContext<'_>,
     cx: &mut Cx<'_>,
 ) -> Result<TasksPlan, Reported> {
-    let expander = Expander::new(raws, instances, around, cx);
+    let expander = Expander::new(raws, tables, around, cx);
+    let instances = &tables.instances;
     let mut tasks: Vec<TaskPlan> = Vec::new();
     let (mut is_fine, mut links) = (Ok(()), 0);
     let too_many = |raw: &RawTask, each: usize, cx: &mut Cx<'_>| {
@@ -99,8 +109,14 @@ pub(crate) fn expand(
     is_fine?;
     let span_of = |task: usize| raws[instances[task].table].name.span;
     order::complete(&mut tasks, span_of, cx)?;
+    let best = expander.comparisons.iter().map(|comparison| BestOf {
+        name: comparison.name.clone(),
+        tasks: expander.compared(comparison).collect(),
+        objective: comparison.objective.clone(),
+    });
     Ok(TasksPlan {
         tasks,
+        best: best.collect(),
         gpus: expander.gpus,
         cpu_slots: around.slots.unwrap_or(around.cores).max(1),
         cores: around.cores,
@@ -108,8 +124,13 @@ pub(crate) fn expand(
     })
 }
 
-/// Which tasks there are.
-pub(crate) fn instances(raws: &[RawTask], cx: &mut Cx<'_>) -> Result<Vec<Instance>, Reported> {
+/// Which tasks there are, and which of them are compared.
+pub(crate) fn tables(raws: &[RawTask], best: &[RawBest], cx: &mut Cx<'_>) -> Result<TaskTables, Reported> {
+    let (instances, comparisons) = (instances(raws, cx), comparisons::comparisons(raws, best, cx));
+    Ok(TaskTables { instances: instances?, comparisons: comparisons? })
+}
+
+fn instances(raws: &[RawTask], cx: &mut Cx<'_>) -> Result<Vec<Instance>, Reported> {
     checks::check_names(raws, cx)?;
     let mut instances: Vec<Instance> = Vec::new();
     let mut is_fine = Ok(());
@@ -147,13 +168,15 @@ struct Expander<'a> {
     of_table: HashMap<&'a str, Vec<usize>>,
     by_id: HashMap<&'a str, usize>,
     instances: &'a [Instance],
+    comparisons: &'a [Comparison],
     /// Absolute.
     outputs: Vec<PathBuf>,
     gpus: Vec<TaskGpu>,
 }
 
 impl<'a> Expander<'a> {
-    fn new(raws: &'a [RawTask], instances: &'a [Instance], around: &'a TaskContext<'a>, cx: &Cx<'_>) -> Self {
+    fn new(raws: &'a [RawTask], tables: &'a TaskTables, around: &'a TaskContext<'a>, cx: &Cx<'_>) -> Self {
+        let TaskTables { instances, comparisons } = tables;
         let mut of_table: HashMap<&str, Vec<usize>> = HashMap::new();
         for (at, instance) in instances.iter().enumerate() {
             of_table.entry(&raws[instance.table].name.value).or_default().push(at);
@@ -172,6 +195,7 @@ impl<'a> Expander<'a> {
             of_table,
             by_id: instances.iter().enumerate().map(|(at, instance)| (&instance.id[..], at)).collect(),
             instances,
+            comparisons,
             outputs: instances.iter().map(|i| cx.output.join(&i.folder).join("output")).collect(),
             gpus: around.devices.iter().filter(|device| device.is_cuda()).map(gpu).collect(),
         }
@@ -198,12 +222,8 @@ impl<'a> Expander<'a> {
             }
         }
         after.extend(fill.after);
-        let best_of: Vec<BestOf> = fill
-            .best_of
-            .into_iter()
-            .map(|table| BestOf { tasks: self.of_table[&table[..]].clone(), table })
-            .collect();
-        let of_best: BTreeSet<usize> = best_of.iter().flat_map(|best| best.tasks.iter().copied()).collect();
+        let of_best = fill.best_of.iter().flat_map(|best| self.compared(&self.comparisons[*best]));
+        let of_best: BTreeSet<usize> = of_best.collect();
         let may_fail = of_best.difference(&after).copied().collect();
         after.extend(of_best);
         after_sinks.extend(fill.after_sinks);
@@ -217,11 +237,12 @@ impl<'a> Expander<'a> {
             pass_env,
             demand: self.demand(raw, cx)?,
             after: after.into_iter().collect(),
-            best_of,
-            best_values: fill.best_values,
+            best_of: fill.best_of.into_iter().collect(),
+            late_values: fill.late_values,
             may_fail,
             after_sinks: after_sinks.into_iter().collect(),
             timeout: raw.timeout,
+            quiet: raw.quiet,
             retries: raw.retries,
             stop_signal: raw.stop_signal,
             grace: raw.grace,
@@ -230,21 +251,16 @@ impl<'a> Expander<'a> {
             outputs,
             folder: instance.folder.clone(),
             metrics: raw.measured.metrics.clone(),
-            best: raw.measured.best,
         })
     }
 
-    /// What the tasks of a table have as a value of this name.
-    fn values(&self, table: &str, name: &str) -> impl Iterator<Item = &'a String> {
-        let values =
-            self.of_table.get(table).into_iter().flatten().flat_map(|task| &self.instances[*task].values);
-        values.filter(move |(own, _)| own == name).map(|(_, value)| value)
+    fn tasks_of(&self, table: usize) -> impl Iterator<Item = usize> + '_ {
+        self.of_table.get(&self.raws[table].name.value[..]).into_iter().flatten().copied()
     }
 
-    /// The names of the values of a table, by its first task.
-    fn named_values(&self, table: &str) -> impl Iterator<Item = &'a str> {
-        let first = self.of_table.get(table).and_then(|tasks| tasks.first());
-        first.into_iter().flat_map(|task| &self.instances[*task].values).map(|(name, _)| &name[..])
+    /// The tasks that are compared, in order.
+    fn compared<'s>(&'s self, comparison: &'s Comparison) -> impl Iterator<Item = usize> + 's {
+        comparison.tables.iter().flat_map(|table| self.tasks_of(*table))
     }
 
     /// The tasks that `after` names: all of a table, or one of them.

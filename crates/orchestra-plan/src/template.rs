@@ -57,6 +57,8 @@ fn name(text: &str) -> Option<&str> {
             '\n' => return None,
             _ if depth > 0 => {}
             'a'..='z' | 'A'..='Z' | '0'..='9' | '_' | '-' | '.' => {}
+            // Metrics may be called so: `tasks.train.val/loss`.
+            '/' if text.starts_with("tasks.") || text.starts_with("best.") => {}
             _ => return Some(&text[..at]),
         }
     }
@@ -72,6 +74,7 @@ mod tests {
         use TemplatePart::{Name, Text};
         assert_eq!(parts("--lr {lr} -o {output}"), [Text("--lr "), Name("lr"), Text(" -o "), Name("output")]);
         assert_eq!(parts("{tasks.a[x={x}].output}/m"), [Name("tasks.a[x={x}].output"), Text("/m")]);
+        assert_eq!(parts("{best.a.val/loss}{a/b}"), [Name("best.a.val/loss"), Text("{a/b}")]);
         assert_eq!(parts("a{{lr}}b"), [Text("a"), Text("{lr}"), Text("b")]);
         for text in
             ["awk '{print $1}' {\"a\": 1} {a,b} ${HOME} {} { x } {1}", "{", "{a", "{a[}", "{{", "{{a}"]

@@ -174,7 +174,7 @@ pub(crate) fn set(root: &mut Table, key: &str, value: &str, diags: &mut Diagnost
 /// changes what is there; a name that is written wrong must not begin a table of its own.
 fn unknown_name(root: &Table, path: &[&str]) -> Option<(String, String, Vec<String>)> {
     let [group, name, _, ..] = path else { return None };
-    if !["sources", "models", "stages", "sinks", "tasks"].contains(group) {
+    if !["sources", "models", "stages", "sinks", "tasks", "best"].contains(group) {
         return None;
     }
     let Toml::Table(there) = &root.get(group)?.node.value else { return None };

@@ -66,9 +66,8 @@ pub use requests::{
     ProcessError, ReplyRecord, Request, RequestFlow, RequestFlowOptions, ShowRow, StartFlowError,
 };
 pub use start::{Earlier, FoundResults, Prepared, RunHandle, StartRunError, StopHandle, prepare};
-pub use tasks::best::best_task;
 pub use tasks::board::{TaskBoard, TaskReport, TaskStanding};
-pub use tasks::earlier::{KnownTask, commands_live, known as known_tasks, task_history};
+pub use tasks::earlier::{KnownTask, commands_live, known as known_tasks, task_history, task_results};
 pub use tasks::groups::{GroupOwner, command_bounds};
 pub use tasks::live::running_commands;
 pub use trace::{RunTracer, Tracer};

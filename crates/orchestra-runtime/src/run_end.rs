@@ -63,22 +63,31 @@ pub fn not_started(context: &RunContext) -> Option<(i32, String)> {
     Some((code, format!("pipelines not started: {}, because {why}", names.join(", "))))
 }
 
-/// Why a table has no best task.
+/// Why none of several tasks is the best.
 fn without_best(
     context: &RunContext,
-    tables: &[String],
+    names: &[String],
     reports: &[Arc<TaskReport>],
 ) -> Option<(i32, String)> {
-    let states = |table: &str| {
-        let tasks = context.plan.tasks.tasks.iter().zip(reports).filter(|(task, _)| task.name == table);
-        tasks.map(|(_, report)| report.state).collect::<Vec<_>>()
-    };
-    tables.iter().find_map(|table| match &states(table)[..] {
-        states if states.contains(&TaskStanding::Done) => None,
-        states if states.iter().any(|s| matches!(s, TaskStanding::Waiting | TaskStanding::Stopped)) => {
-            Some((130, format!("the tasks of `{table}` have not ended")))
+    let plan = &context.plan.tasks;
+    names.iter().filter_map(|name| plan.best_named(name)).find_map(|of| {
+        let states: Vec<TaskStanding> = of.tasks.iter().map(|task| reports[*task].state).collect();
+        let is_open = |state: &TaskStanding| matches!(state, TaskStanding::Waiting | TaskStanding::Stopped);
+        let name = &of.name;
+        match of.winner(|task| reports[task].metrics_if_done()) {
+            Some(_) => None,
+            None if states.iter().any(is_open) => {
+                Some((130, format!("the tasks of `{name}` have not ended")))
+            }
+            None if states.contains(&TaskStanding::Done) => Some((
+                65,
+                format!(
+                    "there is no `{name}`: none of its tasks that are done has a finite value of `{}`",
+                    of.objective.metric
+                ),
+            )),
+            None => Some((65, format!("there is no `{name}`: none of its tasks is done"))),
         }
-        _ => Some((65, format!("no task of `{table}` is done, of which the best is used"))),
     })
 }
 

@@ -102,7 +102,8 @@ fn kind_of(target: &str) -> String {
 /// the logs that speak of a bug.
 pub fn output_folder(out: &Path, results: &[&str]) -> Vec<String> {
     const PUBLIC: [&str; 5] = ["failures.jsonl", "run.json", "logs", "tasks", ".orchestra"];
-    const PRIVATE: [&str; 6] = ["history.jsonl", "journal", "lock", "command.json", "tasks", "keepers"];
+    const PRIVATE: [&str; 7] =
+        ["history.jsonl", "journal", "lock", "command.json", "tasks", "keepers", "best"];
     let is_private = |name: &str| {
         let is_list = name.starts_with("items-") && !name.ends_with(".next") && !name.ends_with(".new");
         let is_of_rows = ["rows-", "fold-", "state-", "made-"].iter().any(|prefix| name.starts_with(prefix));
@@ -113,6 +114,7 @@ pub fn output_folder(out: &Path, results: &[&str]) -> Vec<String> {
         let names: Vec<_> = path.iter().map(|name| name.to_string_lossy()).collect();
         let names: Vec<&str> = names.iter().map(|name| &**name).collect();
         let is_known = match names[..] {
+            [".orchestra", "best", link] => !link.ends_with(".next"),
             [".orchestra", name, ..] => is_private(name),
             [name, ..] => PUBLIC.contains(&name) || results.contains(&name),
             [] => true,

@@ -7,6 +7,7 @@
 //! death signal; what the command has started ends with the group, if orchestra still lives.
 
 mod claim;
+mod curves;
 mod descendants;
 mod group;
 mod keep;

@@ -78,8 +78,7 @@ pub use orchestra_runtime::{
     PipelineStatus, Prepared, ProcessError, ProcessLauncher, RunHandle, RunObserver, RunOptions, RunOutcome,
     RunStatus, StageOnDevice, StageStats, StageStatus, StartFlowError, StartRunError, Stats, StopHandle,
     TaskBoard, TaskReport, TaskStanding, Timeouts, WorkerEvent, WorkerMemory, WorkerProcess, WorkerUse,
-    actor_runtime, best_task, command_bounds, commands_live, expand_of, failure_causes, known_tasks,
-    running_commands,
+    actor_runtime, command_bounds, commands_live, expand_of, failure_causes, known_tasks, running_commands,
     trace::{self, Tracer},
 };
 pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, TaskRecord, only_files};
@@ -322,6 +321,7 @@ pub fn host(kinds: Kinds, machine: MachineView, start: &StartOptions) -> RealHos
         ask: Some(ask),
         compilers: Some(engines::compilers as _),
         task_history: Some(orchestra_runtime::task_history as _),
+        task_results: Some(orchestra_runtime::task_results as _),
         look,
         probe: Some(Arc::new(probe)),
         ..RealHost::with_machine(kinds, machine)

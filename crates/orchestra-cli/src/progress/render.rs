@@ -203,7 +203,7 @@ fn command(task: &TaskReport) -> Vec<String> {
     let again = if task.attempts > 1 { format!("attempt {}", task.attempts) } else { String::new() };
     let memory = if task.peak_memory > 0 { format_bytes(task.peak_memory) } else { String::new() };
     let elapsed = clock(Duration::from_secs_f64(task.seconds));
-    vec![task.task.clone(), task.place.clone(), again, elapsed, memory, metrics(&task.metrics)]
+    vec![task.task.clone(), task.place.clone(), again, elapsed, memory, metrics(task)]
 }
 
 fn stage(stage: &StageStatus, rate: f64) -> Vec<String> {

@@ -39,6 +39,8 @@ pub enum TaskEnd {
     Signal(i32),
     /// It took longer than its `timeout`, and was ended.
     Timeout(Duration),
+    /// It wrote nothing for as long as its `quiet`, and was ended.
+    Quiet(Duration),
     /// It failed for lack of memory: of the device, of the machine or of its own `memory`.
     OutOfMemory,
     DeviceLost,
@@ -48,8 +50,13 @@ pub enum TaskEnd {
     InputMissing(String),
     /// It ended with code 0 and left a declared output out.
     OutputMissing(String),
-    /// No task of this table, from which it takes the best, is done and has reported the metric.
+    /// No task of those that it takes the best of, by this name, is done and has a value of the metric that counts.
     NoBest(String),
+    /// This task, of which it takes the value of a metric, has none.
+    NoValue {
+        task: String,
+        metric: String,
+    },
     /// The run was stopped, and the command with it. It is no failure: the next start runs it again.
     Stopped,
 }
@@ -63,13 +70,13 @@ named_enum! {
         /// A code other than 0.
         Code = "code",
         Signal = "signal",
-        /// It took too long.
+        /// It took too long, or wrote nothing for too long.
         Timeout = "timeout",
         OutOfMemory = "out_of_memory",
         DeviceLost = "device_lost",
         /// It could not be started.
         NotStarted = "not_started",
-        /// A declared input or output is missing, or there is no best task of a table.
+        /// A declared input or output is missing, or a task that is the best, or the value of a metric.
         Missing = "missing",
         Stopped = "stopped",
     }
@@ -81,11 +88,14 @@ impl TaskEnd {
             TaskEnd::Done => EndClass::Done,
             TaskEnd::Code(_) => EndClass::Code,
             TaskEnd::Signal(_) => EndClass::Signal,
-            TaskEnd::Timeout(_) => EndClass::Timeout,
+            TaskEnd::Timeout(_) | TaskEnd::Quiet(_) => EndClass::Timeout,
             TaskEnd::OutOfMemory => EndClass::OutOfMemory,
             TaskEnd::DeviceLost => EndClass::DeviceLost,
             TaskEnd::NotStarted(_) => EndClass::NotStarted,
-            TaskEnd::InputMissing(_) | TaskEnd::OutputMissing(_) | TaskEnd::NoBest(_) => EndClass::Missing,
+            TaskEnd::InputMissing(_)
+            | TaskEnd::OutputMissing(_)
+            | TaskEnd::NoBest(_)
+            | TaskEnd::NoValue { .. } => EndClass::Missing,
             TaskEnd::Stopped => EndClass::Stopped,
         }
     }
@@ -99,6 +109,7 @@ impl fmt::Display for TaskEnd {
             TaskEnd::Code(code) => write!(f, "ended with code {code}"),
             TaskEnd::Signal(signal) => write!(f, "was killed by {}", signal_name(*signal)),
             TaskEnd::Timeout(after) => write!(f, "took longer than its `timeout`, {after:?}"),
+            TaskEnd::Quiet(quiet) => write!(f, "wrote nothing for as long as its `quiet`, {quiet:?}"),
             TaskEnd::OutOfMemory => f.write_str("ran out of memory"),
             TaskEnd::DeviceLost => f.write_str("lost its device"),
             TaskEnd::NotStarted(why) => write!(f, "could not be started: {why}"),
@@ -108,10 +119,13 @@ impl fmt::Display for TaskEnd {
             TaskEnd::OutputMissing(path) => {
                 write!(f, "ended with code 0, but its output `{path}` is missing")
             }
-            TaskEnd::NoBest(table) => write!(
+            TaskEnd::NoBest(best) => write!(
                 f,
-                "was not started, because no task of `{table}` has ended well and reported the metric of its `best`"
+                "was not started, because there is no `{best}`: none of its tasks has ended well with a finite value of the metric"
             ),
+            TaskEnd::NoValue { task, metric } => {
+                write!(f, "was not started, because `{task}` has no finite value of its metric `{metric}`")
+            }
             TaskEnd::Stopped => f.write_str("was stopped with the run"),
         }
     }
@@ -242,13 +256,14 @@ impl Retries {
         match end {
             TaskEnd::OutOfMemory => self.out_of_memory,
             TaskEnd::DeviceLost => self.device_lost,
-            TaskEnd::Timeout(_) => self.timeout,
+            TaskEnd::Timeout(_) | TaskEnd::Quiet(_) => self.timeout,
             TaskEnd::Code(_) | TaskEnd::OutputMissing(_) => self.code,
             TaskEnd::Signal(_) => self.signal,
             TaskEnd::Done
             | TaskEnd::NotStarted(_)
             | TaskEnd::InputMissing(_)
             | TaskEnd::NoBest(_)
+            | TaskEnd::NoValue { .. }
             | TaskEnd::Stopped => 0,
         }
     }

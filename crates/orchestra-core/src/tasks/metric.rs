@@ -20,10 +20,10 @@ pub struct MetricValues {
     /// The last one; no number where it was none, which is `null` in JSON.
     #[serde(deserialize_with = "number")]
     pub last: f64,
-    /// The least that was a number.
+    /// The least finite number; none where there was no such value.
     #[serde(deserialize_with = "number")]
     pub min: f64,
-    /// The greatest that was a number.
+    /// The greatest finite number.
     #[serde(deserialize_with = "number")]
     pub max: f64,
 }
@@ -35,8 +35,9 @@ impl MetricValues {
     pub const NONE: Self = Self { count: 0, last: f64::NAN, min: f64::NAN, max: f64::NAN };
 
     pub fn add(&mut self, value: f64) {
-        // What is no number is left out by both.
-        (self.min, self.max) = (self.min.min(value), self.max.max(value));
+        if value.is_finite() {
+            (self.min, self.max) = (self.min.min(value), self.max.max(value));
+        }
         (self.last, self.count) = (value, self.count + 1);
     }
 }

@@ -10,7 +10,7 @@ mod schedule;
 #[cfg(test)]
 mod schedule_tests;
 
-pub use best::{Goal, Objective, best};
+pub use best::{CurveValue, Goal, Objective, best};
 pub(crate) use end::signal_name;
 pub use end::{EndClass, Exit, Retries, TaskEnd, judge};
 pub use gpu_use::{CommandOnGpu, GpuUse};

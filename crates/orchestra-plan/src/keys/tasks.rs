@@ -1,7 +1,7 @@
 //! The keys of tasks.
 
 use orchestra_core::Choice as _;
-use orchestra_core::tasks::Goal;
+use orchestra_core::tasks::{CurveValue, Goal};
 
 use crate::{choices, keys};
 
@@ -51,6 +51,8 @@ keys! {
         for_each: "text" = "none",
         /// how long an attempt may take before it is ended
         timeout: "duration" = "none",
+        /// how long an attempt may write nothing before it is ended, as by `timeout`
+        quiet: "duration" = "none",
         /// how often it is tried again: after every failure, or by the class of its end
         #[range(0, 1000)]
         #[table(RETRIES)]
@@ -71,7 +73,7 @@ keys! {
         outputs: "text, list or table" = "none",
         /// numbers that are read from its lines: `"loss"` is a key of lines that are JSON objects, `{ name = "epoch", regex = 'epoch ([0-9]+)' }` the first group of an expression, in any line
         metrics: "list" = "none",
-        /// what its tasks are compared by; later tasks may use `{tasks.NAME.best.output}`
+        /// what its tasks are compared by: `{tasks.NAME.best.output}` is the output of the best one
         #[table(BEST)]
         best: "table" = "none",
     }
@@ -84,7 +86,7 @@ keys! {
         /// its GPU has failed, or is gone
         #[range(0, 1000)]
         device_lost: "integer" = "0",
-        /// it took longer than its `timeout`
+        /// it took longer than its `timeout`, or wrote nothing for as long as its `quiet`
         #[range(0, 1000)]
         timeout: "integer" = "0",
         /// it ended with another code than 0, for no such reason
@@ -104,6 +106,23 @@ keys! {
         /// which values are better
         #[words(Goal::WORDS)]
         goal: "text" = "required",
+        /// which value of a task counts
+        #[words(CurveValue::WORDS)]
+        value: "text" = "\"last\"",
+    }
+
+    /// `[best.NAME]`
+    pub const BEST_OF {
+        /// the tables of tasks of which one task is the best: `["mlp", "svm"]`; their outputs are `{best.NAME.output}`
+        of: "text or list" = "required",
+        /// a metric that each of them has
+        metric: "text" = "required",
+        /// which values are better
+        #[words(Goal::WORDS)]
+        goal: "text" = "required",
+        /// which value of a task counts
+        #[words(CurveValue::WORDS)]
+        value: "text" = "\"last\"",
     }
 
     /// A table in `metrics` of tasks.

@@ -1,7 +1,9 @@
 //! What is planned when tasks have ended, and what earlier runs have left of them. Data only.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
+use orchestra_core::tasks::TaskMetrics;
 use serde::Serialize;
 
 use crate::nearest::list;
@@ -11,7 +13,7 @@ use crate::nearest::list;
 pub struct DeferredPlan {
     /// The ids of the tasks that must have ended well.
     pub tasks: Vec<String>,
-    /// The tables of tasks that must have ended, and of which the best is used.
+    /// Those compared tasks that must have ended, and of which the best is used, by their names in [`TasksPlan::best`](super::TasksPlan::best).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub best: Vec<String>,
     /// The tables that use their values: ``model `digits` ``.
@@ -26,18 +28,26 @@ pub struct TaskHistory {
     pub done: BTreeSet<usize>,
     /// When tasks have ended, in microseconds since 1970.
     pub ended_at: BTreeMap<usize, u64>,
-    /// The task that the link of a table leads to.
+    /// The task that the link of compared tasks leads to.
     pub linked: BTreeMap<String, usize>,
-    /// Tables of which all tasks are done, and whose link leads to the best of them.
+    /// Compared tasks that are all done, and whose link leads to the best of them.
     pub have_best: BTreeSet<String>,
+}
+
+/// What tasks have noted, whether or not it is true of the tasks that a file has now: [`TaskHistory`] says that.
+#[derive(Debug, Clone, Default)]
+pub struct TaskResults {
+    /// Of the last attempts, by ids.
+    pub metrics: BTreeMap<String, TaskMetrics>,
+    /// The folders of best tasks, relative to the output folder, by the names of their links.
+    pub best: BTreeMap<String, PathBuf>,
 }
 
 impl DeferredPlan {
     /// What waits for what, as a sentence without its end.
     pub fn in_words(&self) -> String {
         const NAMED: usize = 4;
-        let best: Vec<String> = self.best.iter().map(|table| format!("{table}.best")).collect();
-        let all: Vec<&str> = self.tasks.iter().chain(&best).map(String::as_str).collect();
+        let all: Vec<&str> = self.tasks.iter().chain(&self.best).map(String::as_str).collect();
         let mut tasks = list(all.iter().take(NAMED).copied());
         if all.len() > NAMED {
             tasks.push_str(&format!(" and {} more", all.len() - NAMED));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use orchestra_core::tasks::TaskMetric;
-use orchestra_core::tasks::{Demand, Leases, Objective, Retries, with_earlier};
+use orchestra_core::tasks::{Demand, Leases, Objective, Retries, TaskMetrics, best, with_earlier};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -14,8 +14,8 @@ use crate::shell;
 
 /// The folder of the tasks in the output folder.
 pub const TASKS_FOLDER: &str = "tasks";
-/// The folder in the output folder with a link for each table, by its name, to the output of its best task. It lies apart from the folders of tables, which
-/// may be inputs of tasks and sources of items.
+/// The folder in the output folder with a link to the output of the best task, for each [`BestOf`] by [`BestOf::link`]. It lies apart from the folders of
+/// tables, which may be inputs of tasks and sources of items.
 pub const BEST_FOLDER: &str = ".orchestra/best";
 
 /// A longer name is cut, and told from others by its checksum.
@@ -26,6 +26,9 @@ const MAX_NAME: usize = 120;
 pub struct TasksPlan {
     /// In the order of the file.
     pub tasks: Vec<TaskPlan>,
+    /// Which of them are compared with one another.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub best: Vec<BestOf>,
     /// The GPUs in use.
     pub gpus: Vec<TaskGpu>,
     /// How many commands share the CPU.
@@ -74,11 +77,11 @@ pub struct TaskPlan {
     pub demand: Demand,
     /// Tasks that must have ended before, in order, without doubles; well, unless it comes after them for `best_of` alone.
     pub after: Vec<usize>,
-    /// Tables of which it takes the best task.
-    pub best_of: Vec<BestOf>,
-    /// Values of the best of tables that it takes, in the order of the texts that they stand in.
+    /// Of which it takes the best task: places in [`TasksPlan::best`].
+    pub best_of: Vec<usize>,
+    /// Values of other tasks that it takes, in the order of the texts that they stand in.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub best_values: Vec<BestValue>,
+    pub late_values: Vec<LateValue>,
     /// Those of `after` that may also have failed, in order.
     pub may_fail: Vec<usize>,
     /// Sinks whose pipelines must have ended before, with all their items; items may have failed.
@@ -86,6 +89,8 @@ pub struct TaskPlan {
     pub after_sinks: Vec<String>,
     /// How long an attempt may take.
     pub timeout: Option<Duration>,
+    /// How long it may write nothing.
+    pub quiet: Option<Duration>,
     /// How often it is tried again.
     pub retries: Retries,
     /// The number of the signal that asks it to end.
@@ -102,23 +107,23 @@ pub struct TaskPlan {
     pub folder: PathBuf,
     /// What is read from the lines of its command.
     pub metrics: Vec<TaskMetric>,
-    /// What it is compared with the others of its table by.
-    pub best: Option<Objective>,
 }
 
-/// A table of which a task takes the best.
+/// Tasks of which one is the best.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BestOf {
-    pub table: String,
-    /// Its tasks, in order.
+    /// As placeholders call it: `tasks.train.best`, or `best.winner` where several tables are compared.
+    pub name: String,
+    /// The tasks, in order.
     pub tasks: Vec<usize>,
+    pub objective: Objective,
 }
 
-/// A value of the best task of a table, in a text of a command: known when all of the table have ended. Until then its placeholder stands there.
+/// A value of another task, in a text of a command: known when that has ended. Until then its placeholder stands there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct BestValue {
-    pub table: String,
-    /// The name of the value: `lr`.
+pub struct LateValue {
+    pub of: ValueOwner,
+    /// The name of the value: `lr`, that of a metric, or `task`.
     pub name: String,
     /// The text: a word of the command, or behind those a variable.
     pub text: usize,
@@ -128,20 +133,40 @@ pub struct BestValue {
     pub is_word: bool,
 }
 
+/// Whose value is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ValueOwner {
+    /// A task, by its place.
+    Task(usize),
+    /// The best of several, by their place in [`TasksPlan::best`].
+    Best(usize),
+}
+
+impl BestOf {
+    /// The name of its link in [`BEST_FOLDER`].
+    pub fn link(&self) -> &str {
+        link_name(&self.name)
+    }
+
+    /// The best by the metrics of those that are done: its place in the plan.
+    pub fn winner<'a>(&self, done: impl Fn(usize) -> Option<&'a TaskMetrics>) -> Option<usize> {
+        let value = |task: &usize| Some((*task, self.objective.value_of(done(*task)?)?));
+        best(self.objective.goal, self.tasks.iter().filter_map(value))
+    }
+}
+
 impl TaskPlan {
     /// The command for people: a text of the shell has values that it names by variables.
     pub fn in_full(&self) -> Vec<String> {
         self.command.iter().map(|word| shell::in_full(word, &self.env)).collect()
     }
 
-    /// The command and the variables with the values of the best tasks, given as a table and its best task.
-    pub fn with_best(&self, best: &[(&str, &TaskPlan)]) -> (Vec<String>, Vec<(String, String)>) {
+    /// The command and the variables with the values of other tasks, which are given in their order.
+    pub fn with_late_values(&self, values: &[String]) -> (Vec<String>, Vec<(String, String)>) {
         let (mut command, mut env) = (self.command.clone(), self.env.clone());
         // From the last to the first, so that no place moves.
-        for of in self.best_values.iter().rev() {
-            let best = best.iter().find(|(table, _)| *table == of.table).map(|(_, task)| &task.values);
-            let value = best.and_then(|values| values.iter().find(|(name, _)| *name == of.name));
-            let Some((_, value)) = value else { continue };
+        for (of, value) in self.late_values.iter().zip(values).rev() {
             let n_words = command.len();
             let value = match of.is_word && !shell::is_plain(value) {
                 true => {
@@ -160,10 +185,67 @@ impl TaskPlan {
     }
 }
 
+/// The name of a link to the best: that of the table, or where several are compared `best.NAME`. No table has a dot in its name.
+pub(crate) fn link_name(best: &str) -> &str {
+    best.strip_prefix("tasks.").and_then(|name| name.strip_suffix(".best")).unwrap_or(best)
+}
+
+/// The values of a task that others may take, by their names.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NamedValues<'a> {
+    pub id: &'a str,
+    pub values: &'a [(String, String)],
+    pub metrics: &'a [TaskMetric],
+}
+
+impl<'a> NamedValues<'a> {
+    /// What is known before it has ended: a value of its table, or its id. `None`: the name is that of a metric.
+    pub fn text(self, name: &str) -> Option<&'a str> {
+        let own = self.values.iter().find(|(own, _)| own == name).map(|(_, value)| &value[..]);
+        let is_metric = self.metrics.iter().any(|metric| metric.name == name);
+        own.or((!is_metric).then_some(self.id))
+    }
+
+    /// The same when it has ended: of the metric that it is compared by the value that counts, of others the last one. `None`: that is no finite number.
+    pub fn get(self, name: &str, objective: Option<&Objective>, metrics: &TaskMetrics) -> Option<String> {
+        if let Some(text) = self.text(name) {
+            return Some(text.to_owned());
+        }
+        let value = match objective.filter(|objective| objective.metric == name) {
+            Some(objective) => objective.value_of(metrics),
+            None => metrics.get(name).map(|values| values.last).filter(|last| last.is_finite()),
+        };
+        value.map(number_text)
+    }
+}
+
+/// A number as texts have it: as short as it can be read back.
+fn number_text(value: f64) -> String {
+    const LONGEST: usize = 20;
+    let plain = value.to_string();
+    if plain.len() <= LONGEST { plain } else { format!("{value:e}") }
+}
+
 impl TasksPlan {
     /// Whether there is no task.
     pub fn is_empty(&self) -> bool {
         self.tasks.is_empty()
+    }
+
+    /// The place in [`TasksPlan::best`] of what placeholders call so.
+    pub fn best_named(&self, name: &str) -> Option<&BestOf> {
+        self.best.iter().find(|best| best.name == name)
+    }
+
+    /// What another task has noted of a value: `done` is a task that has ended, with its metrics. `None`: the metric has no finite value.
+    pub fn late_value(&self, of: &LateValue, (task, metrics): (usize, &TaskMetrics)) -> Option<String> {
+        let task = &self.tasks[task];
+        let best = match of.of {
+            ValueOwner::Best(best) => Some(&self.best[best]),
+            ValueOwner::Task(_) => self.best.iter().find(|best| best.link() == task.name),
+        };
+        let values = NamedValues { id: &task.id, values: &task.values, metrics: &task.metrics };
+        values.get(&of.name, best.map(|best| &best.objective), metrics)
     }
 
     /// Everything, free.
@@ -177,8 +259,8 @@ impl TasksPlan {
         leases
     }
 
-    /// These tasks alone, by the names of their tables, by their ids or by all of their values, and all that they come after; the first name that is
-    /// none, as an error.
+    /// These tasks alone, by the names of their tables, by their ids or by all of their values, or as those that are compared, and all that they come
+    /// after; the first name that is none, as an error.
     pub fn only(&self, names: &[String]) -> Result<Self, String> {
         let mut kept = vec![false; self.tasks.len()];
         let mut open = Vec::new();
@@ -187,6 +269,9 @@ impl TasksPlan {
                 (0..self.tasks.len()).filter(|task| is_it(&self.tasks[*task])).collect()
             };
             let mut named = of(&|task| task.name == *name || task.id == *name);
+            if let Some(best) = self.best_named(name) {
+                named.extend(&best.tasks);
+            }
             if named.is_empty() {
                 let id = id_of(name).ok_or_else(|| name.clone())?;
                 named = of(&|task| task.id == id);
@@ -205,15 +290,24 @@ impl TasksPlan {
         let places: Vec<usize> = kept.iter().scan(0, count).collect();
         let moved = |tasks: &[usize]| tasks.iter().map(|task| places[*task]).collect();
         let tasks = self.tasks.iter().zip(&kept).filter(|(_, kept)| **kept).map(|(task, _)| {
-            let best_of = |of: &BestOf| BestOf { table: of.table.clone(), tasks: moved(&of.tasks) };
+            let mut late_values = task.late_values.clone();
+            for late in &mut late_values {
+                if let ValueOwner::Task(task) = &mut late.of {
+                    *task = places[*task];
+                }
+            }
             TaskPlan {
                 after: moved(&task.after),
                 may_fail: moved(&task.may_fail),
-                best_of: task.best_of.iter().map(best_of).collect(),
+                late_values,
                 ..task.clone()
             }
         });
-        Ok(Self { tasks: tasks.collect(), ..self.clone() })
+        let best = self.best.iter().map(|best| {
+            let of_kept: Vec<usize> = best.tasks.iter().copied().filter(|task| kept[*task]).collect();
+            BestOf { tasks: moved(&of_kept), ..best.clone() }
+        });
+        Ok(Self { tasks: tasks.collect(), best: best.collect(), ..self.clone() })
     }
 }
 

@@ -6,26 +6,31 @@ use std::path::Path;
 
 use orchestra_core::tasks::with_earlier;
 
-use super::{Expander, Instance, TaskContext, fill};
+use super::{Expander, TaskContext, TaskTables, fill};
 use crate::cx::Cx;
 use crate::diagnostics::{Reported, Span};
 use crate::digest::digest;
-use crate::plan::{DeferredPlan, TASKS_FOLDER, TaskHistory, TasksPlan};
+use crate::plan::{DeferredPlan, TaskHistory, TaskResults, TasksPlan};
 use crate::template::{TemplatePart, parts};
 use crate::tree::{Table, Toml, TomlNode};
 use crate::workflow::RawTask;
 
 /// The tables that use values of tasks, by their section and name.
 #[derive(Debug, Default)]
-pub(crate) struct Deferred(BTreeMap<(String, String), Used>);
+pub(crate) struct Deferred {
+    tables: BTreeMap<(String, String), Used>,
+    /// Placeholders of values that no task has noted, and where they stand.
+    unknown: Vec<(String, Span)>,
+}
 
 /// What a table uses, each with a text that does.
 #[derive(Debug, Default)]
 struct Used {
     /// The tasks, by their places.
     tasks: BTreeMap<usize, Span>,
-    /// The tables of tasks of which it uses the best.
+    /// Of which tasks it uses the best, by names such as `best.winner`.
     best: BTreeMap<String, Span>,
+    unknown: Vec<(String, Span)>,
 }
 
 /// What texts of a key are.
@@ -50,15 +55,16 @@ pub fn is_output_of_task(part: &str) -> bool {
 const SECTIONS: [(&str, &str); 4] =
     [("sources", "source"), ("models", "model"), ("stages", "stage"), ("sinks", "sink")];
 
-const VALUE: &str = "{tasks.";
+const VALUES: [&str; 2] = ["{tasks.", "{best."];
 
 impl Deferred {
     /// Puts values of tasks into the tables of items. What is wrong with the tasks themselves is left to [`super::expand`] to say.
-    pub fn fill(tree: &mut Table, raws: &[RawTask], instances: &[Instance], cx: &mut Cx<'_>) -> Self {
+    pub fn fill(tree: &mut Table, raws: &[RawTask], tables: &TaskTables, cx: &mut Cx<'_>) -> Self {
         let mut deferred = Self::default();
         let around = TaskContext::default();
-        let expander = Expander::new(raws, instances, &around, cx);
-        for entry in tree.entries.iter_mut().filter(|entry| entry.key != TASKS_FOLDER) {
+        let expander = Expander::new(raws, tables, &around, cx);
+        let results = cx.host.task_results(&cx.output);
+        for entry in tree.entries.iter_mut().filter(|entry| entry.key != "tasks") {
             let of_items = SECTIONS.iter().any(|(section, _)| *section == entry.key);
             let Toml::Table(tables) = &mut entry.node.value else { continue };
             if !of_items {
@@ -77,9 +83,10 @@ impl Deferred {
                         ("sources", _) => TextRole::Paths,
                         _ => TextRole::Text,
                     };
-                    used.node(&mut key.node, &expander, role, cx);
+                    used.node(&mut key.node, (&expander, &results), role, cx);
                 }
-                deferred.0.insert((entry.key.clone(), table.key.clone()), used);
+                deferred.unknown.append(&mut used.unknown);
+                deferred.tables.insert((entry.key.clone(), table.key.clone()), used);
             }
         }
         deferred
@@ -87,22 +94,30 @@ impl Deferred {
 
     /// Whether no table uses values of tasks.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.tables.is_empty()
     }
 
     /// Whether the table uses values of tasks: `models`, `digits`.
     pub fn has(&self, section: &str, name: &str) -> bool {
-        self.0.contains_key(&(section.to_owned(), name.to_owned()))
+        self.tables.contains_key(&(section.to_owned(), name.to_owned()))
     }
 
     /// The tasks that are used, each with a text that uses a value of it.
     fn tasks(&self) -> BTreeMap<usize, Span> {
-        self.0.values().rev().flat_map(|used| used.tasks.iter().map(|(task, span)| (*task, *span))).collect()
+        self.tables
+            .values()
+            .rev()
+            .flat_map(|used| used.tasks.iter().map(|(task, span)| (*task, *span)))
+            .collect()
     }
 
     /// The tables of tasks of which the best is used, each with a text that does.
     fn best(&self) -> BTreeMap<&String, Span> {
-        self.0.values().rev().flat_map(|used| used.best.iter().map(|(table, span)| (table, *span))).collect()
+        self.tables
+            .values()
+            .rev()
+            .flat_map(|used| used.best.iter().map(|(table, span)| (table, *span)))
+            .collect()
     }
 
     /// Whether all that is used is there, by what is `done` of the tasks; `is_best` says whether it is known which task of a table is the best.
@@ -110,11 +125,19 @@ impl Deferred {
         self.tasks().into_keys().all(done) && self.best().into_keys().all(|table| is_best(table))
     }
 
+    /// Reports metrics that have no value, although their tasks are done.
+    pub fn must_be_known(&self, cx: &mut Cx<'_>) {
+        for (placeholder, span) in &self.unknown {
+            cx.error(*span, format!("`{{{placeholder}}}` has no value: its task has reported no finite one"))
+                .help("`orchestra tasks` shows what was read from its lines by `metrics`");
+        }
+    }
+
     /// Reports tasks that come after a sink and before the tables of items: those start together.
     pub fn check(&self, plan: &TasksPlan, cx: &mut Cx<'_>) {
         let best = self.best();
-        let of_best = |task: usize| Some((task, *best.get(&plan.tasks[task].name)?));
-        let of_best = (0..plan.tasks.len()).filter_map(of_best);
+        let used = plan.best.iter().filter_map(|of| Some((of, *best.get(&of.name)?)));
+        let of_best = used.flat_map(|(of, span)| of.tasks.iter().map(move |task| (*task, span)));
         for (task, span) in self.tasks().into_iter().chain(of_best) {
             let earlier = with_earlier([task], |task| &plan.tasks[task].after);
             let Some(held) = earlier.into_iter().map(|t| &plan.tasks[t]).find(|t| !t.after_sinks.is_empty())
@@ -137,7 +160,7 @@ impl Deferred {
     /// models the contents count, which are a part by themselves.
     pub fn outputs(&self, tasks: &TasksPlan, history: &TaskHistory) -> Vec<(String, String)> {
         let mut outputs = Vec::new();
-        for ((section, name), used) in &self.0 {
+        for ((section, name), used) in &self.tables {
             if !["sources", "stages"].contains(&&section[..]) {
                 continue;
             }
@@ -148,7 +171,7 @@ impl Deferred {
             }
             for best in used.best.keys() {
                 let of_best = history.linked.get(best).map(|task| end(*task));
-                ends.entry(format!("{best}.best")).or_default().extend(of_best);
+                ends.entry(best.clone()).or_default().extend(of_best);
             }
             let reader = in_words(section, name);
             outputs.extend(
@@ -162,43 +185,51 @@ impl Deferred {
         DeferredPlan {
             tasks: self.tasks().into_keys().map(|task| tasks.tasks[task].id.clone()).collect(),
             best: self.best().into_keys().cloned().collect(),
-            tables: self.0.keys().map(|(section, name)| in_words(section, name)).collect(),
+            tables: self.tables.keys().map(|(section, name)| in_words(section, name)).collect(),
             pipelines,
         }
     }
 }
 
 impl Used {
-    fn node(&mut self, node: &mut TomlNode, of: &Expander<'_>, role: TextRole, cx: &mut Cx<'_>) {
+    fn node(
+        &mut self,
+        node: &mut TomlNode,
+        of: (&Expander<'_>, &TaskResults),
+        role: TextRole,
+        cx: &mut Cx<'_>,
+    ) {
         match &mut node.value {
             Toml::Array(nodes) => nodes.iter_mut().for_each(|node| self.node(node, of, role, cx)),
             Toml::Table(table) => {
                 table.entries.iter_mut().for_each(|entry| self.node(&mut entry.node, of, role, cx));
             }
-            Toml::String(text) if text.contains(VALUE) => {
+            Toml::String(text) if has_value(text) => {
                 if let Ok(filled) = self.text(text, node.span, of, role, cx) {
-                    *text = filled;
+                    node.value = filled;
                 }
             }
             _ => {}
         }
     }
 
-    /// The text with its values; other braces are text: those of `*.{png,jpg}`.
+    /// The text with its values; other braces are text: those of `*.{png,jpg}`. A metric that is all of it is a number.
     fn text(
         &mut self,
         text: &str,
         span: Span,
-        of: &Expander<'_>,
+        (of, results): (&Expander<'_>, &TaskResults),
         role: TextRole,
         cx: &mut Cx<'_>,
-    ) -> Result<String, Reported> {
+    ) -> Result<Toml, Reported> {
         let mut fill = fill::Fill::new(of, &[], Path::new(""));
+        fill.results = Some(results);
         let mut filled = String::new();
-        for part in parts(text) {
+        let parts = parts(text);
+        for part in &parts {
             match part {
                 TemplatePart::Text(text) => filled.push_str(text),
-                TemplatePart::Name(name) if name.starts_with("tasks.") => {
+                TemplatePart::Name(name) if ["tasks.", "best."].iter().any(|of| name.starts_with(of)) => {
                     let mut value = fill.value(name, span, cx)?;
                     if role != TextRole::Text
                         && filled.is_empty()
@@ -216,13 +247,17 @@ impl Used {
                 TemplatePart::Name(name) => filled.push_str(&format!("{{{name}}}")),
             }
         }
-        for task in fill.after {
-            self.tasks.entry(task).or_insert(span);
+        let is_number = parts.len() == 1 && fill.late_values.iter().any(|late| fill.is_metric(late));
+        for task in &fill.after {
+            self.tasks.entry(*task).or_insert(span);
         }
-        for table in fill.best_of {
-            self.best.entry(table).or_insert(span);
+        for best in &fill.best_of {
+            self.best.entry(of.comparisons[*best].name.clone()).or_insert(span);
         }
-        Ok(filled)
+        self.unknown.extend(fill.unknown.into_iter().map(|placeholder| (placeholder, span)));
+        let whole = filled.parse().ok().filter(|_| is_number).map(Toml::Integer);
+        let number = || filled.parse().ok().filter(|_| is_number).map(Toml::Float);
+        Ok(whole.or_else(number).unwrap_or(Toml::String(filled.clone())))
     }
 }
 
@@ -232,9 +267,13 @@ fn in_words(section: &str, name: &str) -> String {
     format!("{what} `{name}`")
 }
 
+fn has_value(text: &str) -> bool {
+    VALUES.iter().any(|value| text.contains(value))
+}
+
 fn uses_tasks(node: &TomlNode) -> bool {
     match &node.value {
-        Toml::String(text) => text.contains(VALUE),
+        Toml::String(text) => has_value(text),
         Toml::Array(nodes) => nodes.iter().any(uses_tasks),
         Toml::Table(table) => table.entries.iter().any(|entry| uses_tasks(&entry.node)),
         _ => false,

@@ -3,13 +3,16 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use orchestra_core::tasks::TaskMetrics;
+
 use super::Expander;
 use super::combine::RESERVED;
+use super::comparisons::best_of_table;
 use crate::cx::Cx;
 use crate::diagnostics::{Reported, Span};
 use crate::fields::Spanned;
-use crate::nearest::suggestion;
-use crate::plan::{BEST_FOLDER, BestValue, TASKS_FOLDER};
+use crate::nearest::{list, suggestion};
+use crate::plan::{BEST_FOLDER, LateValue, NamedValues, TASKS_FOLDER, TaskResults, ValueOwner, link_name};
 use crate::shell;
 use crate::template::{TemplatePart, parts};
 use crate::workflow::{RawCommand, RawTask};
@@ -23,25 +26,42 @@ pub(super) struct Fill<'a> {
     output: &'a Path,
     /// Tasks whose values were used.
     pub after: BTreeSet<usize>,
-    /// Tables whose best task was.
-    pub best_of: BTreeSet<String>,
+    /// Comparisons whose best task was, by their places.
+    pub best_of: BTreeSet<usize>,
     /// Sinks whose values were used.
     pub after_sinks: BTreeSet<String>,
-    /// Values of best tasks, in the order of the texts.
-    pub best_values: Vec<BestValue>,
+    /// Values that are known only when others have ended, in the order of the texts.
+    pub late_values: Vec<LateValue>,
     /// Values that the text of the shell names.
     variables: Variables,
-    /// The text that is filled, where it may have values of best tasks: see [`BestValue::text`].
+    /// The text that is filled, where it may have late values: see [`LateValue::text`].
     late_text: Option<usize>,
+    /// What earlier tasks have noted, for texts that are filled when those have ended.
+    pub results: Option<&'a TaskResults>,
+    /// Placeholders of values that are not among these.
+    pub unknown: Vec<String>,
 }
 
 impl<'a> Fill<'a> {
     pub fn new(of: &'a Expander<'a>, values: &'a [(String, String)], output: &'a Path) -> Self {
-        let (after, best_of, after_sinks, best_values, variables) = Default::default();
-        Self { of, values, output, after, best_of, after_sinks, best_values, variables, late_text: None }
+        let (after, best_of, after_sinks, late_values, variables) = Default::default();
+        let (late_text, results, unknown) = Default::default();
+        Self {
+            of,
+            values,
+            output,
+            after,
+            best_of,
+            after_sinks,
+            late_values,
+            variables,
+            late_text,
+            results,
+            unknown,
+        }
     }
 
-    /// The command and its variables, whose texts may have values of best tasks.
+    /// The command and its variables, whose texts may have late values.
     pub fn command(&mut self, raw: &RawTask, cx: &mut Cx<'_>) -> Result<(Vec<String>, Variables), Reported> {
         let command = match raw.command.as_ref().ok_or(Reported)? {
             RawCommand::Words(words) => {
@@ -61,7 +81,7 @@ impl<'a> Fill<'a> {
         Ok((command, env))
     }
 
-    /// The text of this number is filled, which may have values of best tasks.
+    /// The text of this number is filled, which may have late values.
     fn late_text(&mut self, text: usize) -> &mut Self {
         self.late_text = Some(text);
         self
@@ -97,14 +117,16 @@ impl<'a> Fill<'a> {
                 }
                 TemplatePart::Name(name) => name,
             };
-            let known = self.best_values.len();
+            let known = self.late_values.len();
             let value = self.value_at(name, filled.len(), text.span, cx)?;
-            let late = self.best_values.get_mut(known);
+            let late = self.late_values.get_mut(known).map(|late| {
+                late.is_word = true;
+                (late.of, late.name.clone())
+            });
+            let is_late = late.is_some();
             let not_plain = match late {
-                Some(late) => {
-                    late.is_word = true;
-                    let (table, name) = (late.table.clone(), late.name.clone());
-                    self.of.values(&table, &name).find(|value| !shell::is_plain(value)).cloned()
+                Some((of, name)) => {
+                    self.texts(of, &name).find(|value| !shell::is_plain(value)).map(str::to_owned)
                 }
                 None => Some(value.clone()).filter(|value| !shell::is_plain(value)),
             };
@@ -121,7 +143,6 @@ impl<'a> Fill<'a> {
                 }
                 return error.fail();
             }
-            let is_late = self.best_values.len() > known;
             let not_plain = not_plain.filter(|_| !is_late);
             let part_files = not_plain.as_deref().filter(|_| name.starts_with("sinks."));
             filled.push_str(&match (part_files.and_then(shell::part_files), &not_plain) {
@@ -146,9 +167,9 @@ impl<'a> Fill<'a> {
 
     /// The value, and where it stands, if it is known only later.
     fn value_at(&mut self, name: &str, at: usize, span: Span, cx: &mut Cx<'_>) -> Result<String, Reported> {
-        let known = self.best_values.len();
+        let known = self.late_values.len();
         let value = self.value(name, span, cx)?;
-        if let Some(late) = self.best_values.get_mut(known) {
+        if let Some(late) = self.late_values.get_mut(known) {
             late.at = at..at + value.len();
         }
         Ok(value)
@@ -163,6 +184,10 @@ impl<'a> Fill<'a> {
         }
         if let Some(of_task) = name.strip_prefix("tasks.") {
             return self.of_task(of_task, span, cx);
+        }
+        if let Some(of_best) = name.strip_prefix("best.") {
+            let (best, key) = of_best.split_once('.').unwrap_or((of_best, ""));
+            return self.of_best(&format!("best.{best}"), key, span, cx);
         }
         if let Some(of_sink) = name.strip_prefix("sinks.") {
             return self.of_sink(of_sink, span, cx);
@@ -204,33 +229,41 @@ impl<'a> Fill<'a> {
         Ok(path.clone())
     }
 
-    /// `NAME.output`, `NAME[..].output`, `NAME.best.output` or `NAME.folder`.
+    /// `NAME.output`, `NAME[..].output`, `NAME.METRIC`, `NAME.best.output` or `NAME.folder`.
     fn of_task(&mut self, name: &str, span: Span, cx: &mut Cx<'_>) -> Result<String, Reported> {
+        // No table has a dot in its name; values in brackets and metrics may.
         let end = name.rfind(']').map_or(0, |at| at + 1);
-        let dot = name[end..].rfind('.').map(|dot| end + dot);
-        let (task, key) = dot.map_or((name, ""), |dot| (&name[..dot], &name[dot + 1..]));
+        let (task, key) = match name[end..].find('.') {
+            Some(dot) => (&name[..end + dot], &name[end + dot + 1..]),
+            None => (name, ""),
+        };
         // Which task it is has to be known now.
-        let late_text = self.late_text.take();
+        let (late_text, results) = (self.late_text.take(), self.results.take());
         let task = self.fill(task, span, cx);
-        self.late_text = late_text;
+        (self.late_text, self.results) = (late_text, results);
         let task = task?;
-        let table = task.strip_suffix(".best").filter(|_| !self.of.of_table.contains_key(&task[..]));
-        if let Some(table) = table {
-            return self.of_best(table, key, span, cx);
+        if let Some(key) = key.strip_prefix("best.") {
+            return self.of_best(&best_of_table(&task), key, span, cx);
         }
         let named = self.of.named(&Spanned::new(task.clone(), span), cx)?;
         let table = task.split_once('[').map_or(&task[..], |(table, _)| table);
         let raw = self.of.raws.iter().find(|raw| raw.name.value == table);
+        let is_metric = |key: &str| raw.is_some_and(|raw| raw.measured.metrics.iter().any(|m| m.name == key));
         let own =
             |key: &str| if key == "output" { Some("") } else { Some(&raw?.named_outputs.get(key)?[..]) };
         let value = match (own(key), &named[..]) {
             (Some(rest), [one]) => joined(&self.of.outputs[*one], rest),
-            (Some(_), several) => {
+            (None, [one]) if is_metric(key) => {
+                let placeholder = format!("tasks.{task}.{key}");
+                self.late(ValueOwner::Task(*one), &format!("`{task}` has"), (&placeholder, key), span, cx)?
+            }
+            (rest, several) if rest.is_some() || is_metric(key) => {
                 let some = self.of.some_of(several);
+                let what = if rest.is_some() { "an output" } else { "metrics" };
                 return cx
                     .error(
                         span,
-                        format!("`{task}` is {} tasks, and each has an output of its own", several.len()),
+                        format!("`{task}` is {} tasks, and each has {what} of its own", several.len()),
                     )
                     .help(format!(
                         "name one of them: {some}; values may be used: {{tasks.{task}[lr={{lr}}].{key}}}"
@@ -243,7 +276,8 @@ impl<'a> Fill<'a> {
             (None, _) if key == "folder" => cx.output.join(TASKS_FOLDER).join(table).display().to_string(),
             _ => {
                 let outputs = raw.iter().flat_map(|raw| raw.named_outputs.keys()).map(String::as_str);
-                let known = outputs.chain(["output", "best.output", "folder"]);
+                let metrics = raw.iter().flat_map(|raw| &raw.measured.metrics).map(|metric| &metric.name[..]);
+                let known = outputs.chain(metrics).chain(["output", "best.output", "folder"]);
                 return cx
                     .error(span, format!("tasks have no value `{key}`"))
                     .help(suggestion("values of tasks", key, known))
@@ -254,69 +288,147 @@ impl<'a> Fill<'a> {
         Ok(value)
     }
 
-    /// The link of the table: which task is best is known when all have ended.
-    fn of_best(&mut self, table: &str, key: &str, span: Span, cx: &mut Cx<'_>) -> Result<String, Reported> {
-        let Some(raw) = self.of.raws.iter().find(|raw| raw.name.value == table) else {
+    /// Of the best of several tasks, which is known when all have ended: a path through their link, or a value.
+    fn of_best(&mut self, best: &str, key: &str, span: Span, cx: &mut Cx<'_>) -> Result<String, Reported> {
+        let Some(at) = self.of.comparisons.iter().position(|comparison| comparison.name == best) else {
+            return self.no_best(best, span, cx);
+        };
+        let comparison = &self.of.comparisons[at];
+        let raws: Vec<&RawTask> = comparison.tables.iter().map(|table| &self.of.raws[*table]).collect();
+        let outputs = |raw: &'a RawTask| raw.named_outputs.get(key);
+        self.best_of.insert(at);
+        if key == "output" || raws.iter().all(|raw| outputs(raw).is_some()) {
+            let rest = outputs(raws[0]).map_or("", String::as_str);
+            if let Some(other) = raws.iter().find(|raw| outputs(raw).is_some_and(|other| other != rest)) {
+                let (first, other) = (&raws[0].name.value, &other.name.value);
+                return cx
+                    .error(span, format!("`{best}` has no one path for `{key}`: `outputs` of `{first}` and `{other}` give it different ones"))
+                    .label("the path is known before it is known which task is the best")
+                    .help("call the file the same in all of these tables")
+                    .fail();
+            }
+            return Ok(joined(&cx.output.join(BEST_FOLDER).join(link_name(best)), rest));
+        }
+        let is_metric = raws.iter().all(|raw| raw.measured.metrics.iter().any(|metric| metric.name == key));
+        let has_value = |task: usize| self.of.instances[task].values.iter().any(|(name, _)| name == key);
+        let n_values = self.of.compared(comparison).filter(|task| has_value(*task)).count();
+        if n_values > 0 && n_values < self.of.compared(comparison).count() {
+            return cx
+                .error(
+                    span,
+                    format!(
+                        "not every task of `{best}` has a value `{key}`, and any of them may be the best"
+                    ),
+                )
+                .fail();
+        }
+        if n_values > 0 || is_metric || key == "task" {
+            let tables = list(raws.iter().map(|raw| &raw.name.value[..]));
+            let others = format!("all tasks of {tables} have");
+            return self.late(ValueOwner::Best(at), &others, (&format!("{best}.{key}"), key), span, cx);
+        }
+        let first = self.of.compared(comparison).next();
+        let values =
+            first.into_iter().flat_map(|task| &self.of.instances[task].values).map(|(name, _)| &name[..]);
+        let metrics = raws[0].measured.metrics.iter().map(|metric| &metric.name[..]);
+        let outputs = raws[0].named_outputs.keys().map(String::as_str);
+        let known = outputs.chain(["output", "task"]).chain(metrics).chain(values);
+        cx.error(span, format!("`{best}` has no value `{key}`"))
+            .help(suggestion("values of the best task", key, known))
+            .help("names are those of its values, of its metrics and of its outputs, such as outputs = { model = \"{output}/model.onnx\" }; each of the tables must have it")
+            .fail()
+    }
+
+    fn no_best(&self, best: &str, span: Span, cx: &mut Cx<'_>) -> Result<String, Reported> {
+        if let Some(name) = best.strip_prefix("best.") {
+            let known = self.of.comparisons.iter().filter_map(|known| known.name.strip_prefix("best."));
+            return cx
+                .error(span, format!("there is no table `best.{name}`"))
+                .help(suggestion("tables of `best`", name, known))
+                .fail();
+        }
+        let table = link_name(best);
+        if !self.of.of_table.contains_key(table) {
             let names = self.of.raws.iter().map(|raw| &raw.name.value[..]);
             return cx
                 .error(span, format!("there is no table `{table}` of tasks"))
                 .help(suggestion("tables", table, names))
                 .fail();
-        };
-        if raw.measured.best.is_none() {
-            return cx.error(span, format!("`{table}` does not say which of its tasks is the best"))
-                .help(format!("for example, in [tasks.{table}]: metrics = [\"loss\"] and best = {{ metric = \"loss\", goal = \"min\" }}")).fail();
         }
-        if key != "output"
-            && !raw.named_outputs.contains_key(key)
-            && self.of.values(table, key).next().is_some()
-        {
-            return self.value_of_best(table, key, span, cx);
-        }
-        let outputs = &raw.named_outputs;
-        let Some(rest) = (if key == "output" { Some("") } else { outputs.get(key).map(String::as_str) })
-        else {
-            let values = self.of.named_values(table);
-            let known: Vec<&str> =
-                outputs.keys().map(String::as_str).chain(["output"]).chain(values).collect();
-            return cx.error(span, format!("the best task of `{table}` has no value `{key}`"))
-                .help(suggestion("values of the best task", key, known.iter().copied()))
-                .help(format!("names are those of its values and of its outputs: [tasks.{table}] outputs = {{ model = \"{{output}}/model.onnx\" }}")).fail();
-        };
-        self.best_of.insert(table.to_owned());
-        Ok(joined(&cx.output.join(BEST_FOLDER).join(table), rest))
+        cx.error(span, format!("`{table}` does not say which of its tasks is the best"))
+            .help(format!("for example, in [tasks.{table}]: metrics = [\"loss\"] and best = {{ metric = \"loss\", goal = \"min\" }}"))
+            .fail()
     }
 
-    /// The placeholder of a value of the best task, which stands there until that is known.
-    fn value_of_best(
+    /// A value that is known when `others`, such as "`train` has", ended: what they have noted, or where texts are filled before that, its placeholder.
+    fn late(
         &mut self,
-        table: &str,
-        name: &str,
+        of: ValueOwner,
+        others: &str,
+        (placeholder, name): (&str, &str),
         span: Span,
         cx: &mut Cx<'_>,
     ) -> Result<String, Reported> {
-        let placeholder = format!("{{tasks.{table}.best.{name}}}");
-        let Some(text) = self.late_text else {
-            return cx
-                .error(span, format!("`{placeholder}` is known only when all tasks of `{table}` have ended"))
-                .label("`command` and `env` of a task may have it, and no other key")
-                .fail();
+        let text = match (self.results, self.late_text) {
+            (Some(results), _) => match self.noted(of, name, results) {
+                Some(value) => value,
+                None => {
+                    self.unknown.push(placeholder.to_owned());
+                    // Most settings may have it; the plan that runs has none of these.
+                    "1".to_owned()
+                }
+            },
+            (None, Some(_)) => format!("{{{placeholder}}}"),
+            (None, None) => {
+                return cx
+                    .error(span, format!("`{{{placeholder}}}` is known only when {others} ended"))
+                    .label("`command` and `env` of a task may have it, and no other key")
+                    .fail();
+            }
         };
-        let of_table = self.of.of_table.get(table).map_or(0, Vec::len);
-        if self.of.values(table, name).count() < of_table {
-            return cx
-                .error(
-                    span,
-                    format!(
-                        "not every task of `{table}` has a value `{name}`, and any of them may be the best"
-                    ),
-                )
-                .fail();
-        }
-        self.best_of.insert(table.to_owned());
-        let (table, name) = (table.to_owned(), name.to_owned());
-        self.best_values.push(BestValue { table, name, text, at: 0..0, is_word: false });
-        Ok(placeholder)
+        let (name, text_of) = (name.to_owned(), self.late_text.unwrap_or_default());
+        self.late_values.push(LateValue { of, name, text: text_of, at: 0..0, is_word: false });
+        Ok(text)
+    }
+
+    /// The value that a task has noted.
+    fn noted(&self, of: ValueOwner, name: &str, results: &TaskResults) -> Option<String> {
+        let (task, comparison) = match of {
+            ValueOwner::Task(task) => {
+                let own = best_of_table(&self.of.raws[self.of.instances[task].table].name.value);
+                (task, self.of.comparisons.iter().find(|comparison| comparison.name == own))
+            }
+            ValueOwner::Best(at) => {
+                let comparison = &self.of.comparisons[at];
+                let folder = results.best.get(link_name(&comparison.name))?;
+                let is_it = |task: &usize| self.of.instances[*task].folder == *folder;
+                (self.of.compared(comparison).find(is_it)?, Some(comparison))
+            }
+        };
+        let none = TaskMetrics::new();
+        let metrics = results.metrics.get(&self.of.instances[task].id).unwrap_or(&none);
+        self.values_of(task).get(name, comparison.map(|comparison| &comparison.objective), metrics)
+    }
+
+    fn values_of(&self, task: usize) -> NamedValues<'a> {
+        let instance = &self.of.instances[task];
+        let metrics = &self.of.raws[instance.table].measured.metrics;
+        NamedValues { id: &instance.id, values: &instance.values, metrics }
+    }
+
+    /// Whether a late value is a number.
+    pub fn is_metric(&self, late: &LateValue) -> bool {
+        self.texts(late.of, &late.name).next().is_none()
+    }
+
+    /// The texts that a late value may be; none of a metric.
+    fn texts(&self, of: ValueOwner, name: &str) -> impl Iterator<Item = &'a str> {
+        let (one, several) = match of {
+            ValueOwner::Task(task) => (Some(task), None),
+            ValueOwner::Best(at) => (None, Some(self.of.compared(&self.of.comparisons[at]))),
+        };
+        let tasks = one.into_iter().chain(several.into_iter().flatten());
+        tasks.filter_map(move |task| self.values_of(task).text(name))
     }
 }
 

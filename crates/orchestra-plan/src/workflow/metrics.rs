@@ -1,6 +1,6 @@
-//! `metrics` and `best` of a table as written: what is read from the lines of its commands, and what for. Every name is looked up.
+//! `metrics` and `best` as written: what is read from the lines of commands, and what they are compared by.
 
-use orchestra_core::tasks::Objective;
+use orchestra_core::tasks::{CurveValue, Objective};
 use regex_lite::Regex;
 
 use crate::diagnostics::Diagnostics;
@@ -8,7 +8,7 @@ use crate::fields::{Fields, Spanned};
 use crate::keys;
 use crate::nearest::suggestion;
 use crate::plan::TaskMetric;
-use crate::tree::{Toml, TomlNode};
+use crate::tree::{Table, Toml, TomlNode};
 
 /// Most metrics of a table: each is looked for in each line.
 const MAX_METRICS: usize = 32;
@@ -74,6 +74,9 @@ fn metric(f: &mut Fields<'_, '_>, node: &TomlNode) -> Option<TaskMetric> {
             format!("has a name that is empty, longer than {LONGEST_NAME} bytes, or has control characters");
         return f.bad("metrics", name.span, &reason).none();
     }
+    if name.value == "time_s" {
+        return f.bad("metrics", name.span, "has the name `time_s`, which the time has in its curves").none();
+    }
     if let Some(regex) = &regex {
         check(regex, f.diags)?;
     }
@@ -99,22 +102,48 @@ fn check(regex: &Spanned<String>, diags: &mut Diagnostics) -> Option<()> {
     }
 }
 
-fn place(name: &Spanned<String>, metrics: &[TaskMetric], diags: &mut Diagnostics) -> Option<usize> {
-    let place = metrics.iter().position(|metric| metric.name == name.value);
-    if place.is_none() {
-        let names = metrics.iter().map(|metric| &metric.name[..]);
-        diags.error(name.span, format!("the table has no metric `{}`", name.value)).help(suggestion(
-            "`metrics`",
-            &name.value,
-            names,
-        ));
-    }
-    place
-}
-
 fn best(f: &mut Fields<'_, '_>, metrics: &[TaskMetric]) -> Option<Objective> {
     let mut f = f.table("best")?;
+    let (metric, objective) = objective(&mut f)?;
+    must_have(&metric, "the table", metrics, f.diags).then_some(objective)
+}
+
+fn objective(f: &mut Fields<'_, '_>) -> Option<(Spanned<String>, Objective)> {
     let metric = f.required_string("metric", "the metric that tasks are compared by");
     let goal = f.setting("goal", "\"min\" where less is better, \"max\" where more is");
-    Some(Objective { metric: place(&metric?, metrics, f.diags)?, goal: goal? })
+    let value = f.choice("value").unwrap_or(CurveValue::Last);
+    let metric = metric?;
+    Some((metric.clone(), Objective { metric: metric.value, goal: goal?, value }))
+}
+
+/// Whether there is such a metric; else reported.
+pub(crate) fn must_have(
+    name: &Spanned<String>,
+    table: &str,
+    metrics: &[TaskMetric],
+    diags: &mut Diagnostics,
+) -> bool {
+    let mut names = metrics.iter().map(|metric| &metric.name[..]);
+    let has = names.any(|known| known == name.value);
+    if !has {
+        let names = metrics.iter().map(|metric| &metric.name[..]);
+        let help = suggestion("`metrics`", &name.value, names);
+        diags.error(name.span, format!("{table} has no metric `{}`", name.value)).help(help);
+    }
+    has
+}
+
+/// `[best.NAME]`
+#[derive(Debug)]
+pub(crate) struct RawBest {
+    pub name: Spanned<String>,
+    pub of: Vec<Spanned<String>>,
+    /// With where its metric is named; `None` was reported.
+    pub objective: Option<(Spanned<String>, Objective)>,
+}
+
+pub(super) fn read_best(name: Spanned<String>, table: &Table, diags: &mut Diagnostics) -> RawBest {
+    let mut f = Fields::new(format!("best `{}`", name.value), name.span, table, keys::BEST_OF, diags);
+    let of = f.names("of", "the tables of tasks: of = [\"mlp\", \"svm\"]");
+    RawBest { of, objective: objective(&mut f), name }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::metrics::{self, RawBest};
 use super::settings::{devices, limits, positive, telemetry};
 use super::tables::{declared, kind, tables};
 use super::{PipelineNode, RawTask, StageNode, StageProgram, Workflow, models, sinks, sources, tasks};
@@ -14,8 +15,8 @@ use crate::matrix::{self, Matrices, MatrixKind, StageVariant};
 use crate::plan::Limits;
 use crate::tree::{Table, Toml};
 
-const TABLES: [&str; 9] =
-    ["sources", "models", "stages", "sinks", "tasks", "pipelines", "devices", "limits", "telemetry"];
+const TABLES: [&str; 10] =
+    ["sources", "models", "stages", "sinks", "tasks", "best", "pipelines", "devices", "limits", "telemetry"];
 
 /// `tasks` were read before: what follows may use values of them.
 pub(crate) fn read(root: &Table, tasks: Vec<RawTask>, kinds: &Kinds, diags: &mut Diagnostics) -> Workflow {
@@ -70,6 +71,11 @@ pub(crate) fn read(root: &Table, tasks: Vec<RawTask>, kinds: &Kinds, diags: &mut
 /// `[tasks.*]`, as written.
 pub(crate) fn tasks_as_written(root: &Table, diags: &mut Diagnostics) -> Vec<RawTask> {
     tables(root, "tasks", "task", diags, tasks::read)
+}
+
+/// `[best.*]`, as written.
+pub(crate) fn best_as_written(root: &Table, diags: &mut Diagnostics) -> Vec<RawBest> {
+    tables(root, "best", "best", diags, metrics::read_best)
 }
 
 fn pipeline(name: Spanned<String>, table: &Table, of_file: &Limits, diags: &mut Diagnostics) -> PipelineNode {

@@ -1,6 +1,7 @@
 //! Sources, models, stages and sinks that use values of tasks, and tasks that come after sinks.
 
 use crate::common::FakeHost;
+use orchestra_core::tasks::MetricValues;
 use orchestra_plan::{Plan, PlanOptions};
 use orchestra_testkit::workflow_file::WorkflowFile;
 
@@ -147,8 +148,51 @@ fn the_best_of_a_table_is_used_when_one_of_its_tasks_is_done() {
         "[tasks.train]\nmetrics = [\"loss\"]\nbest = { metric = \"loss\", goal = \"min\" }\n",
     );
     let early = plan(&text, &["prepare"]).deferred.unwrap();
-    assert_eq!((&early.tasks[..], &early.best[..]), (&["prepare".to_owned()][..], &["train".to_owned()][..]));
-    assert!(early.in_words().contains("values of `prepare`, `train.best`"), "{}", early.in_words());
+    assert_eq!(
+        (&early.tasks[..], &early.best[..]),
+        (&["prepare".to_owned()][..], &["tasks.train.best".to_owned()][..])
+    );
+    assert!(early.in_words().contains("values of `prepare`, `tasks.train.best`"), "{}", early.in_words());
     let all = plan(&text, &["prepare", "train[lr=0.01]"]);
     assert!(all.deferred.is_none() && all.models[0].path.ends_with("out/.orchestra/best/train/digits.onnx"));
+}
+
+#[test]
+fn metrics_and_values_of_the_best_stand_in_tables_of_items_once_their_tasks_are_done() {
+    let text = WorkflowFile::new()
+        .table("tasks.count", "command = 'count'\nmetrics = ['n', 'val/share']")
+        .table("tasks.train", "command = 'train {lr}'\nmatrix = { lr = ['a', 'b'] }\nmetrics = 'loss'")
+        .table("best.all", "of = 'train'\nmetric = 'loss'\ngoal = 'min'\nvalue = 'best'")
+        .source("numbers", "range", "stop = '{tasks.count.n}'")
+        .stage("large", "filter", "numbers", "keep = 'n > {tasks.count.val/share} and n > {best.all.loss}'")
+        .sink("results", "jsonl", "large")
+        .sink("more", "jsonl", "large")
+        .to_string()
+        + "path = 'of-{best.all.lr}.jsonl'\n";
+    let early = plan(&text, &["count"]).deferred.unwrap();
+    assert_eq!(
+        (&early.tasks[..], &early.best[..]),
+        (&["count".to_owned()][..], &["best.all".to_owned()][..])
+    );
+    let values = |of: &[f64]| {
+        let mut values = MetricValues::NONE;
+        of.iter().for_each(|value| values.add(*value));
+        values
+    };
+    let mut host = FakeHost::with_cores(4);
+    let done = after(&["count", "train[lr=b]"]);
+    assert_eq!(
+        host.errors(&text, &done).first().map(|said| said.contains("`{tasks.count.n}` has no value")),
+        Some(true)
+    );
+    let count = [("n", values(&[7.0])), ("val/share", values(&[0.5]))];
+    let count = count.map(|(name, values)| (name.to_owned(), values)).into();
+    host.results.metrics.insert("count".into(), count);
+    host.results.metrics.insert("train[lr=b]".into(), [("loss".to_owned(), values(&[1e-9, 3.0]))].into());
+    host.results.best.insert("best.all".into(), "tasks/train/lr=b".into());
+    let plan = host.good_with(&text, &done);
+    let written = format!("{plan:?}");
+    for part in ["n > 0.5 and n > 0.000000001", "of-b.jsonl"] {
+        assert!(written.contains(part), "{part}: {written}");
+    }
 }

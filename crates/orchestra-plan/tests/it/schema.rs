@@ -136,6 +136,7 @@ fn every_key_of_every_table_is_there_as_it_is_declared() {
     let tables = [
         ("models", &at("models")["additionalProperties"], keys::MODEL.to_vec()),
         ("tasks", &at("tasks")["additionalProperties"], keys::TASK.to_vec()),
+        ("best", &at("best")["additionalProperties"], keys::BEST_OF.to_vec()),
         ("pipelines", &at("pipelines")["additionalProperties"], keys::PIPELINE.to_vec()),
         ("devices", at("devices"), keys::DEVICES.to_vec()),
         ("limits", at("limits"), keys::LIMITS.to_vec()),

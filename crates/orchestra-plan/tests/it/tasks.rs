@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::common::FakeHost;
-use orchestra_core::tasks::{Goal, Gpus, Objective, WHOLE};
+use orchestra_core::tasks::{CurveValue, Goal, Gpus, Objective, WHOLE};
 use orchestra_plan::{BestOf, PlanOptions, TaskMetric, TaskPlan, TasksPlan};
 
 const SWEEP: &str = r#"version = 1
@@ -137,7 +137,6 @@ fn the_best_of_a_table_is_a_folder_that_later_tasks_may_use() {
     let train = task(&tasks, "train[lr=0.1]");
     assert_eq!(train.metrics[1], TaskMetric { name: "epoch".into(), regex: Some(r"^epoch (\d+)".into()) });
     assert_eq!(train.metrics[0].regex, None);
-    assert_eq!(train.best, Some(Objective { metric: 0, goal: Goal::Min }));
     let later = task(&tasks, "use");
     assert_eq!(later.command[2], "use /flows/out/.orchestra/best/train/m");
     assert_eq!(
@@ -146,7 +145,9 @@ fn the_best_of_a_table_is_a_folder_that_later_tasks_may_use() {
         "`after` names the first"
     );
     let only = tasks.only(&["train[lr=0.01]".into(), "use".into()]).unwrap();
-    assert_eq!(only.tasks[3].best_of, [BestOf { table: "train".into(), tasks: vec![0, 1] }]);
+    let objective = Objective { metric: "loss".into(), goal: Goal::Min, value: CurveValue::Last };
+    assert_eq!(only.tasks[3].best_of, [0]);
+    assert_eq!(only.best, [BestOf { name: "tasks.train.best".into(), tasks: vec![0, 1], objective }]);
 }
 
 /// What is wrong with one task alone is in `tests/cases`.
@@ -253,7 +254,7 @@ command = ["cp", "{tasks.train.best.model}", "{tasks.train[lr=1].loss}"]
     assert_eq!(of("publish").command, ["cp".to_owned(), best, format!("{folder}/loss")]);
     assert_eq!((of("publish").after.len(), of("publish").best_of.len()), (2, 1));
     for (from, to, words) in [
-        ("best.model", "best.modle", "the best task of `train` has no value `modle`"),
+        ("best.model", "best.modle", "`tasks.train.best` has no value `modle`"),
         ("[lr=1].loss", "[lr=1].los", "tasks have no value `los`"),
         ("[lr=1].loss", ".loss", "`train` is 2 tasks, and each has"),
         ("{output}/loss", "out/loss", "in the task's own folder alone"),
@@ -281,21 +282,22 @@ fn a_value_of_the_best_of_a_table_stands_as_its_placeholder_until_that_is_known(
         (&[0, 1][..], &[0, 1][..]),
         "it comes after all of them"
     );
-    let best = [("train", task(&tasks, "train[lr=0.01]"))];
-    let (command, env) = later.with_best(&best);
+    let with_values =
+        |task: &TaskPlan, value: &str| task.with_late_values(&vec![value.to_owned(); task.late_values.len()]);
+    let (command, env) = with_values(later, "0.01");
     assert_eq!(command, ["use", "é0.01,0.01"]);
     assert_eq!(env, [("A", "a"), ("LR", "=0.01")].map(|(a, b)| (a.to_owned(), b.to_owned())));
-    assert_eq!(task(&tasks, "shell").with_best(&best).0[2], "use \"0.01\" 0.01");
+    assert_eq!(with_values(task(&tasks, "shell"), "0.01").0[2], "use \"0.01\" 0.01");
 
     let odd = text.replace("0.01", "\"it's\"").replace("'use \"{tasks.train.best.lr}\" ", "'use ");
     let tasks = host.good(&odd).tasks;
-    let (command, env) = task(&tasks, "shell").with_best(&[("train", task(&tasks, "train[lr=it's]"))]);
+    let (command, env) = with_values(task(&tasks, "shell"), "it's");
     assert_eq!(command[2], "use \"${ORCHESTRA_VALUE_1}\"");
     assert_eq!(env, [("ORCHESTRA_VALUE_1".to_owned(), "it's".to_owned())]);
 
     let known_later = "`{tasks.train.best.lr}` is known only when all tasks of `train` have ended";
     for (from, to, words) in [
-        ("best.lr},", "best.lrr},", "the best task of `train` has no value `lrr`"),
+        ("best.lr},", "best.lrr},", "`tasks.train.best` has no value `lrr`"),
         (
             "[0.1, 0.01]",
             "[0.1, \"a b\"]",
@@ -307,14 +309,9 @@ fn a_value_of_the_best_of_a_table_stands_as_its_placeholder_until_that_is_known(
         ("env = ", "after = \"train[lr={tasks.train.best.lr}]\"\nenv = ", known_later),
         ("\"use\", ", "\"{tasks.train[lr={tasks.train.best.lr}].output}\", ", known_later),
         (
-            "[tasks.use]",
-            "[sources.x]\nkind = \"range\"\nstop = \"{tasks.train.best.lr}\"\n[tasks.use]",
-            known_later,
-        ),
-        (
             "matrix = { lr = [0.1, 0.01] }",
             "for_each = \"mixed.jsonl\"",
-            "not every task of `train` has a value `lr`",
+            "not every task of `tasks.train.best` has a value `lr`",
         ),
     ] {
         assert!(text.contains(from), "{from}");

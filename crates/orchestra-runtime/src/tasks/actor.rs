@@ -129,10 +129,8 @@ impl Actor for Tasks {
         let failed: Vec<usize> = (0..known.known.len()).filter(has_failed).collect();
         let waits = plan.tasks.tasks.iter().any(|task| !task.after_sinks.is_empty());
         let n_pipelines = if waits { plan.pipelines.len() } else { 0 };
-        let of_known =
-            plan.tasks.tasks.iter().zip(&known.known).map(|(task, known)| LastEnd::of_known(task, known));
         let seen_at = vec![Duration::ZERO; plan.tasks.gpus.len()];
-        let ends = of_known.collect();
+        let ends = known.known.iter().map(LastEnd::of_known).collect();
         let shared = TasksShared {
             watch: CommandWatch::start(&context),
             groups: Groups::prepare(context.options.group_owner),

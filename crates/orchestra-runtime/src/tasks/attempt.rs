@@ -17,11 +17,13 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
 use crate::context::RunContext;
-use crate::tasks::best::{self, LastEnd};
+use crate::tasks::best::{self, EarlierTasks, LastEnd};
 use crate::tasks::board::log_file;
 use crate::tasks::command_watch::CommandWatch;
 use crate::tasks::credentials::passed;
-use crate::tasks::earlier::{done, end_file, end_of, entry, forget, lock_file, measured, read_end};
+use crate::tasks::earlier::{
+    curves_file, done, end_file, end_of, entry, forget, lock_file, measured, read_end,
+};
 use crate::tasks::groups::Groups;
 use crate::tasks::keeper_link::Keeper;
 use crate::tasks::keepers::Keepers;
@@ -50,8 +52,12 @@ pub struct TasksShared {
 /// How an attempt ended; an error where that could not be noted.
 pub type AttemptOutcome = io::Result<(TaskEnd, TaskEnded)>;
 
-/// The digest of what a task depends on, and the best of each table that it takes, by its place.
-type Dependencies = ([u8; 32], Vec<(String, usize)>);
+/// What a task depends on, and its command with the values of others.
+struct Dependencies {
+    digest: [u8; 32],
+    command: Vec<String>,
+    env: Vec<(String, String)>,
+}
 
 enum Begun {
     Ordered(TaskStarted, Box<CommandOrder>),
@@ -96,31 +102,29 @@ impl TasksShared {
     /// Notes that the attempt begins, and makes its folder.
     fn begin(&self, start: &Start) -> io::Result<Begun> {
         let task = &self.plan().tasks[start.task];
-        let digest = self.digest(start.task);
-        let (digest, best) = match digest {
-            Ok((digest, best)) => (Ok(digest), best),
-            Err(end) => (Err(end), Vec::new()),
-        };
+        let depends = self.depends(start.task);
         // A copy: to look at the outputs may take long, and no other attempt waits for the journal meanwhile.
         let record = self.journal().records().get(&task.id).cloned();
-        if let Ok(digest) = &digest
-            && let Some(ended) = record.as_ref().and_then(|record| done(self.plan(), task, record, digest))
+        if let Ok(depends) = &depends
+            && let Some(ended) =
+                record.as_ref().and_then(|record| done(self.plan(), task, record, &depends.digest))
         {
-            locked(&self.ends)[start.task] = LastEnd::of(task, ended);
+            locked(&self.ends)[start.task] = LastEnd::of(ended);
             return Ok(Begun::Unchanged(Box::new(ended.clone())));
         }
         let (id, attempt) = (task.id.clone(), start.attempt);
         let place = place(self.plan(), &start.lease);
         let before = unchanged::state(&task.outputs, &self.plan().folder).ok();
-        let digest_or_none = *digest.as_ref().unwrap_or(&[0; 32]);
-        let started = TaskStarted { task: id, attempt, digest: digest_or_none, place, before };
+        let digest = depends.as_ref().map_or([0; 32], |depends| depends.digest);
+        let started = TaskStarted { task: id, attempt, digest, place, before };
         self.journal().started(started.clone())?;
         let log = log_file(task, attempt);
         let now = self.context.clock.now();
         self.context.tasks.started(start, &started.place, log.clone(), now);
-        if let Err(missing) = digest {
-            return Ok(Begun::NotStarted(started, missing));
-        }
+        let Dependencies { command, env, .. } = match depends {
+            Ok(depends) => depends,
+            Err(missing) => return Ok(Begun::NotStarted(started, missing)),
+        };
         let output = self.output().join(&task.folder).join("output");
         if let Err(error) = fs::create_dir_all(&output) {
             let why = format!("its folder `{}` cannot be made: {error}", output.display());
@@ -131,10 +135,9 @@ impl TasksShared {
         drop(fs::remove_file(&end));
         let groups = self.groups.as_ref().filter(|_| task.memory.is_some() || task.demand.cores > 0);
         let group = groups.map(|groups| groups.of_slot(start.lease.slot));
-        let best: Vec<_> = best.iter().map(|(table, best)| (&table[..], &self.plan().tasks[*best])).collect();
-        let (command, env) = task.with_best(&best);
         // The planner has refused what is no UTF-8.
         let text = |path: &Path| path.to_string_lossy().into_owned();
+        let curves = curves_file(&self.output().join(&log));
         let order = CommandOrder {
             command,
             cwd: text(&task.cwd),
@@ -147,28 +150,27 @@ impl TasksShared {
             memory: task.memory,
             cores: start.lease.cores.iter().map(|core| u32::try_from(*core).unwrap_or_default()).collect(),
             metrics: task.metrics.clone(),
+            curves: Some(text(&curves)).filter(|_| !task.metrics.is_empty()),
+            quiet_ms: task.quiet.map(|quiet| u64::try_from(quiet.as_millis()).unwrap_or(u64::MAX)),
             open_files: self.keepers.open_files,
             group,
         };
         Ok(Begun::Ordered(started, Box::new(order)))
     }
 
-    /// What a task depends on, with the best of each table linked; or why there is nothing to depend on.
-    fn digest(&self, at: usize) -> Result<Dependencies, TaskEnd> {
+    /// What a task depends on, with the best of others linked; or why there is nothing to depend on.
+    fn depends(&self, at: usize) -> Result<Dependencies, TaskEnd> {
         let task = &self.plan().tasks[at];
-        let earlier = {
-            let ends = locked(&self.ends);
-            best::earlier(self.plan(), task, &ends).map_err(|table| TaskEnd::NoBest(table.to_owned()))?
-        };
+        let earlier = best::earlier(self.plan(), task, &locked(&self.ends))?;
         for best in &earlier.best {
             best::link(self.plan(), self.output(), *best, at).map_err(|error| {
-                TaskEnd::NotStarted(format!("the best of `{}` cannot be linked: {error}", best.0))
+                TaskEnd::NotStarted(format!("`{}` cannot be linked: {error}", best.0.name))
             })?;
         }
-        let best = earlier.best.iter().map(|(table, best)| ((*table).to_owned(), *best)).collect();
-        unchanged::digest(task, &self.plan().folder, earlier.ends.into_iter())
-            .map(|digest| (digest, best))
-            .map_err(|missing| TaskEnd::InputMissing(missing.display().to_string()))
+        let digest = unchanged::digest(task, &self.plan().folder, &earlier)
+            .map_err(|missing| TaskEnd::InputMissing(missing.display().to_string()))?;
+        let EarlierTasks { command, env, .. } = earlier;
+        Ok(Dependencies { digest, command, env })
     }
 
     /// Links the best of the tables that what is planned later uses, at the end of the first part of a run.
@@ -291,7 +293,7 @@ impl TasksShared {
     ) -> AttemptOutcome {
         let plan = &self.plan().tasks[task];
         if let Some(error) = ended.as_ref().and_then(|ended| ended.log_error.as_ref()) {
-            tracing::warn!(task = %plan.id, %error, "the log of a command is incomplete");
+            tracing::warn!(task = %plan.id, %error, "the log of a command or its metrics are incomplete");
         }
         if let Some(n) = ended.as_ref().map(|ended| ended.left_behind).filter(|n| *n > 0) {
             tracing::warn!(task = %plan.id, processes = n, "a command has left processes behind, which were killed");
@@ -300,7 +302,7 @@ impl TasksShared {
         let entry = entry(self.plan(), plan, started, &end, ended.as_ref(), self.watch.end(task));
         self.journal().ended(entry.clone())?;
         forget(plan, self.output(), attempt);
-        locked(&self.ends)[task] = LastEnd::of(plan, &entry);
+        locked(&self.ends)[task] = LastEnd::of(&entry);
         Ok((end, entry))
     }
 

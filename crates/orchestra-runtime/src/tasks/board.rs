@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use orchestra_core::tasks::{EndClass, Start, TaskMetrics, best};
+use orchestra_core::tasks::{EndClass, Goal, Start, TaskMetrics};
 use orchestra_core::{locked, named_enum};
 use orchestra_plan::{TaskPlan, TasksPlan};
 use orchestra_store::TaskEnded;
@@ -59,8 +59,11 @@ pub struct TaskReport {
     pub log: Option<PathBuf>,
     /// What the last attempt has reported so far.
     pub metrics: TaskMetrics,
-    /// It is the best of its table, of those that are done.
-    pub best: bool,
+    /// What of these is better, by their names, where tasks are compared by them.
+    #[serde(default)]
+    pub goals: BTreeMap<String, Goal>,
+    /// Of what it is the best, of those that are done, as placeholders call it: `tasks.train.best`, `best.winner`.
+    pub best: Vec<String>,
     /// The slot of the last attempt in this start.
     #[serde(skip)]
     pub slot: usize,
@@ -74,8 +77,19 @@ impl TaskReport {
     pub fn all(plan: &TasksPlan, known: &[KnownTask]) -> Vec<Arc<Self>> {
         let before = |(task, known): (&TaskPlan, &KnownTask)| Arc::new(Self::before(task, known));
         let mut reports: Vec<_> = plan.tasks.iter().zip(known).map(before).collect();
+        for of in &plan.best {
+            for task in &of.tasks {
+                let goals = &mut Arc::make_mut(&mut reports[*task]).goals;
+                goals.entry(of.objective.metric.clone()).or_insert(of.objective.goal);
+            }
+        }
         Self::mark_best(plan, &mut reports);
         reports
+    }
+
+    /// What it has reported, if it is done.
+    pub fn metrics_if_done(&self) -> Option<&TaskMetrics> {
+        (self.state == TaskStanding::Done).then_some(&self.metrics)
     }
 
     fn before(plan: &TaskPlan, known: &KnownTask) -> Self {
@@ -95,22 +109,22 @@ impl TaskReport {
 
     /// Those of an earlier start may be better no more.
     fn mark_best(plan: &TasksPlan, reports: &mut [Arc<Self>]) {
-        // The tasks of a table follow one another.
-        let mut begin = 0;
-        for table in plan.tasks.chunk_by(|a, b| a.name == b.name) {
-            // A board that was not begun has none.
-            let Some(of_table) = reports.get_mut(begin..begin + table.len()) else { return };
-            begin += table.len();
-            let Some(objective) = table[0].best else { continue };
-            let name = &table[0].metrics[objective.metric].name;
-            let value = |report: &Arc<Self>| {
-                report.metrics.get(name).map(|m| m.last).filter(|_| report.state == TaskStanding::Done)
-            };
-            let values = of_table.iter().enumerate().filter_map(|(at, report)| Some((at, value(report)?)));
-            let best = best(objective.goal, values);
-            for (at, report) in of_table.iter_mut().enumerate() {
-                if report.best != (best == Some(at)) {
-                    Arc::make_mut(report).best = !report.best;
+        if reports.is_empty() {
+            return; // The board was not begun.
+        }
+        for of in &plan.best {
+            let best = of.winner(|task| reports[task].metrics_if_done());
+            for task in &of.tasks {
+                let report = &mut reports[*task];
+                let at = report.best.iter().position(|name| *name == of.name);
+                match (at, best == Some(*task)) {
+                    (None, true) => {
+                        let names = &mut Arc::make_mut(report).best;
+                        names.push(of.name.clone());
+                        names.sort_unstable();
+                    }
+                    (Some(at), false) => drop(Arc::make_mut(report).best.remove(at)),
+                    _ => {}
                 }
             }
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use orchestra_core::PipelineId;
 use orchestra_core::tasks::{EndClass, Exit, TaskEnd, TaskMetrics, in_order, judge};
-use orchestra_plan::{Plan, TaskHistory, TaskPlan, TasksPlan};
+use orchestra_plan::{BestOf, Plan, TaskHistory, TaskPlan, TaskResults, TasksPlan};
 use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStarted};
 use orchestra_worker::keeper::{CommandEnd, holders, is_stopped, kill_tree};
 
@@ -113,23 +113,28 @@ pub fn task_history(plan: &TasksPlan, output: &Path) -> TaskHistory {
     let records = TaskJournal::read(output).unwrap_or_default();
     let known = known(plan, &records);
     let ended = |(at, task): (usize, &TaskPlan)| Some((at, records.get(&task.id)?.ended.as_ref()?.at));
-    let mut tables: Vec<&str> = plan.tasks.iter().map(|task| &task.name[..]).collect();
-    tables.dedup();
-    let linked =
-        tables.iter().filter_map(|table| Some(((*table).to_owned(), best::linked(plan, output, table)?)));
+    let linked = plan.best.iter().filter_map(|of| Some((of.name.clone(), best::linked(plan, output, of)?)));
     let linked: BTreeMap<String, usize> = linked.collect();
-    let has_best = |table: &&&str| {
-        let mut of_table = plan.tasks.iter().zip(&known).filter(|(task, _)| task.name == ***table);
-        let best = best::best_task(plan, table, &known);
-        of_table.all(|(_, known)| known.is_done)
-            && best.is_some_and(|best| linked.get(**table) == Some(&best))
+    let ends: Vec<LastEnd> = known.iter().map(LastEnd::of_known).collect();
+    let has_best = |of: &&BestOf| {
+        let best = best::best_task(of, &ends);
+        of.tasks.iter().all(|task| known[*task].is_done)
+            && best.is_some_and(|best| linked.get(&of.name) == Some(&best))
     };
+    let have_best = plan.best.iter().filter(has_best).map(|of| of.name.clone()).collect();
     TaskHistory {
         done: (0..known.len()).filter(|at| known[*at].is_done).collect(),
         ended_at: plan.tasks.iter().enumerate().filter_map(ended).collect(),
-        have_best: tables.iter().filter(has_best).map(|table| (*table).to_owned()).collect(),
+        have_best,
         linked,
     }
+}
+
+/// What tasks of starts into this folder have noted. What cannot be read has noted nothing: the start says so.
+pub fn task_results(output: &Path) -> TaskResults {
+    let records = TaskJournal::read(output).unwrap_or_default();
+    let metrics = |(id, record): (String, TaskRecord)| Some((id, record.ended?.metrics));
+    TaskResults { metrics: records.into_iter().filter_map(metrics).collect(), best: best::all_linked(output) }
 }
 
 pub fn known(plan: &TasksPlan, records: &BTreeMap<String, TaskRecord>) -> Vec<KnownTask> {
@@ -160,7 +165,7 @@ pub fn known(plan: &TasksPlan, records: &BTreeMap<String, TaskRecord>) -> Vec<Kn
         known[at].is_same = digest.is_some() && digest == last;
         known[at].is_done =
             record.zip(digest).is_some_and(|(record, digest)| done(plan, task, record, &digest).is_some());
-        ends[at] = LastEnd::of_known(task, &known[at]);
+        ends[at] = LastEnd::of_known(&known[at]);
     }
     known
 }
@@ -182,11 +187,12 @@ pub fn done<'a>(
 /// What a task depends on; `None` where that is not there.
 fn digest_of(plan: &TasksPlan, task: &TaskPlan, ends: &[LastEnd]) -> Option<[u8; 32]> {
     let earlier = best::earlier(plan, task, ends).ok()?;
-    unchanged::digest(task, &plan.folder, earlier.ends.into_iter()).ok()
+    unchanged::digest(task, &plan.folder, &earlier).ok()
 }
 
 /// How the command of a task ended. `stopping`: orchestra had told it to end, or was gone. A command that was told ends well only with code 0 and
-/// with declared outputs that have changed since `before`, the state at its start. Any other one is `Stopped`, and runs again.
+/// with declared outputs that have changed since `before`, the state at its start. Any other one is `Stopped`, and runs again. One that wrote nothing for
+/// too long was told by its keeper, whatever else it was told later.
 pub fn end_of(
     plan: &TasksPlan,
     task: &TaskPlan,
@@ -199,8 +205,9 @@ pub fn end_of(
         let now = unchanged::state(&task.outputs, &plan.folder).ok();
         !task.outputs.is_empty() && now.is_some() && now != before
     };
+    let stopping = stopping || ended.quiet_ms.is_some();
     if stopping && ended.was_stopped && (ended.code != Some(0) || !has_made_them()) {
-        return TaskEnd::Stopped;
+        return ended.quiet_ms.map_or(TaskEnd::Stopped, |quiet| TaskEnd::Quiet(Duration::from_millis(quiet)));
     }
     let exit = match (ended.code, ended.signal) {
         (Some(code), _) => Exit::of(task.command.first().map_or("", String::as_str), code),
@@ -250,6 +257,11 @@ pub fn commands_live(output: &Path) -> bool {
     let Ok(file) = fs::File::open(lock_file(output)) else { return false };
     // Given back at once, with the file.
     matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+}
+
+/// The curves of an attempt's metrics, beside its log.
+pub fn curves_file(log: &Path) -> PathBuf {
+    log.with_extension("metrics.jsonl")
 }
 
 /// Where the keeper of an attempt notes its end.

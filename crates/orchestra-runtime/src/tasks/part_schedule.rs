@@ -15,8 +15,9 @@ pub fn schedule(context: &RunContext, known: &[KnownTask]) -> Schedule {
     let plan = &context.plan;
     let tasks = &plan.tasks.tasks;
     let of_part = context.planned_next().map(|next| {
-        let is_used = |task: &TaskPlan| next.tasks.contains(&task.id) || next.best.contains(&task.name);
-        let used = (0..tasks.len()).filter(|task| is_used(&tasks[*task]));
+        let of_best = plan.tasks.best.iter().filter(|best| next.best.contains(&best.name));
+        let alone = (0..tasks.len()).filter(|task| next.tasks.contains(&tasks[*task].id));
+        let used = alone.chain(of_best.flat_map(|best| best.tasks.iter().copied()));
         with_earlier(used, |task| &tasks[task].after)
     });
     let spec = |(at, (task, known)): (usize, (&TaskPlan, &KnownTask))| TaskSpec {

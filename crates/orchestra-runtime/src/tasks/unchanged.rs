@@ -9,14 +9,16 @@ use std::time::UNIX_EPOCH;
 use orchestra_plan::TaskPlan;
 use sha2::{Digest, Sha256};
 
+use crate::tasks::best::EarlierTasks;
+
 /// Files of a folder that are looked at. What has more is told apart by the first of them.
 const MAX_FILES: usize = 1_000_000;
 
-/// The command, its folder and its variables, the state of its inputs, and when those that it comes after have ended.
+/// The command, its folder and its variables, with the values of other tasks, the state of its inputs, and when those that it comes after have ended.
 ///
 /// # Errors
 /// The first input that is not there.
-pub fn digest(task: &TaskPlan, folder: &Path, ends: impl Iterator<Item = u64>) -> Result<[u8; 32], PathBuf> {
+pub fn digest(task: &TaskPlan, folder: &Path, earlier: &EarlierTasks<'_>) -> Result<[u8; 32], PathBuf> {
     let mut hash = Sha256::new();
     let mut add = |bytes: &[u8]| {
         hash.update((bytes.len() as u64).to_le_bytes());
@@ -25,19 +27,19 @@ pub fn digest(task: &TaskPlan, folder: &Path, ends: impl Iterator<Item = u64>) -
     // No text of a command has the character that stands for the folder.
     let folder_text = folder.to_string_lossy();
     let relative = |text: &str| text.replace(&*folder_text, "\0");
-    for word in &task.command {
+    for word in &earlier.command {
         add(relative(word).as_bytes());
     }
     add(b"in");
     add(inside(&task.cwd, folder));
-    for (name, value) in &task.env {
+    for (name, value) in &earlier.env {
         add(name.as_bytes());
         add(relative(value).as_bytes());
     }
     add(b"leaves");
     task.outputs.iter().for_each(|output| add(inside(output, folder)));
     add(b"after");
-    ends.for_each(|end| add(&end.to_le_bytes()));
+    earlier.ends.iter().for_each(|end| add(&end.to_le_bytes()));
     add(&state(&task.inputs, folder)?);
     Ok(hash.finalize().into())
 }

@@ -1,7 +1,7 @@
 //! The life of a keeper: that of its command, from the order to the end.
 //!
 //! ```text
-//! Running => Asked (signal sent, grace) => Killed      told to stop, or orchestra is gone
+//! Running => Asked (signal sent, grace) => Killed      told to stop, orchestra is gone, or it has written nothing for too long
 //!    |         |                             |
 //!    +---------+-----------------------------+--> ended, or given up => what is left is killed => told
 //! ```
@@ -96,6 +96,7 @@ fn carry_out(mut link: KeeperLink, order: &CommandOrder) -> io::Result<()> {
     };
     link.tell(&Report::Started(command.group.as_raw_nonzero().get()));
     let mut kept = KeptCommand::new(command, link, Duration::from_millis(order.grace_ms));
+    kept.quiet = order.quiet_ms.map(Duration::from_millis);
     let ended = kept.run(order.stop_signal)?;
     // Before it is told: so the next start knows of an end that orchestra did not live to note. Where there is no room for it, that is told alone.
     drop(ended.write(&order.end));
@@ -129,6 +130,12 @@ struct KeptCommand {
     /// Orchestra may still say something; else it is gone.
     listens: bool,
     has_output: bool,
+    /// How long it may write nothing.
+    quiet: Option<Duration>,
+    /// When it wrote last, or was started.
+    wrote: Instant,
+    /// It was asked to end because it wrote nothing for so many milliseconds.
+    was_quiet: Option<u64>,
     grace: Duration,
     /// When it was asked to end.
     asked: Option<Instant>,
@@ -146,6 +153,9 @@ impl KeptCommand {
             link,
             listens: true,
             has_output: true,
+            quiet: None,
+            wrote: Instant::now(),
+            was_quiet: None,
             grace,
             asked: None,
             killed: None,
@@ -160,6 +170,7 @@ impl KeptCommand {
             if self.wait(stop_signal, None)? {
                 break Some(reap_command(self.command.group)?);
             }
+            self.ask_if_quiet(stop_signal);
             if Instant::now() >= self.next_reap {
                 reap_all_but(self.command.group);
                 self.next_reap = Instant::now() + REAP_EVERY;
@@ -202,6 +213,7 @@ impl KeptCommand {
             code,
             signal,
             was_stopped,
+            quiet_ms: self.was_quiet,
             milliseconds: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
             ran_out_of_memory: usage.ran_out_of_memory
                 || (!was_stopped && self.was_killed_by_the_kernel(code, signal)),
@@ -213,13 +225,14 @@ impl KeptCommand {
         })
     }
 
-    /// Waits for output, for orchestra, for the end of the command, of its grace or of what a kill may take, and until something is to be reaped,
-    /// at most so long. Whether the command has ended; that is not looked at with `at_most`.
+    /// Waits for output, for orchestra, for the end of the command, of its grace, of its silence or of what a kill may take, and until something is to
+    /// be reaped, at most so long. Whether the command has ended; that is not looked at with `at_most`.
     fn wait(&mut self, stop_signal: i32, at_most: Option<Duration>) -> io::Result<bool> {
         let left = |since: Instant, time: Duration| (since + time).saturating_duration_since(Instant::now());
         let ends = match (self.asked, self.killed) {
             (_, Some(killed)) => Some(left(killed, self.kill_patience)).filter(|_| at_most.is_none()),
-            (asked, None) => asked.map(|asked| left(asked, self.grace)),
+            (Some(asked), None) => Some(left(asked, self.grace)),
+            (None, None) => self.quiet.map(|quiet| left(self.wrote, quiet)).filter(|_| at_most.is_none()),
         };
         let metrics_due = self.command.log.metrics.wait().filter(|_| self.listens);
         let at_most_or_reap =
@@ -278,6 +291,7 @@ impl KeptCommand {
         match self.command.output.read(&mut buffer) {
             Ok(0) => self.has_output = false,
             Ok(n) => {
+                self.wrote = Instant::now();
                 self.command.log.push(&buffer[..n]);
                 return true;
             }
@@ -297,6 +311,14 @@ impl KeptCommand {
         match poll(&mut polled, Some(&Timespec::default())) {
             Ok(1..) => self.link.tell(&Report::Metrics(read)),
             _ => metrics.was_not_told(),
+        }
+    }
+
+    fn ask_if_quiet(&mut self, stop_signal: i32) {
+        let quiet = self.quiet.filter(|quiet| self.asked.is_none() && self.wrote.elapsed() >= *quiet);
+        if let Some(quiet) = quiet {
+            self.was_quiet = Some(u64::try_from(quiet.as_millis()).unwrap_or(u64::MAX));
+            self.ask(stop_signal);
         }
     }
 
@@ -365,7 +387,7 @@ mod tests {
         let child = Command::new("sleep").arg("1000").process_group(0).spawn().unwrap();
         let group = Pid::from_child(&child);
         let file = tempfile::NamedTempFile::new().unwrap();
-        let reader = MetricReader::new(&[]).unwrap();
+        let reader = MetricReader::new(&[], None).unwrap();
         let command = RunningCommand {
             group,
             limited: None,

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::SystemTime;
 
+use crate::keeper::curves::created;
 use crate::keeper::metrics::MetricReader;
 
 /// A longer line is cut into several.
@@ -35,13 +35,7 @@ pub(crate) struct CommandLog {
 impl CommandLog {
     pub fn create(path: &str, metrics: MetricReader) -> io::Result<Self> {
         Ok(Self {
-            // In a folder that others have filled, a link would lead to a file of theirs, and a pipe would never open.
-            file: File::options()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-                .open(path)?,
+            file: created(path)?,
             written: 0,
             most: MOST_BYTES,
             line: Vec::new(),
@@ -71,6 +65,9 @@ impl CommandLog {
             }
         }
         self.write(&lines);
+        if let Some(curves) = &mut self.metrics.curves {
+            curves.write();
+        }
     }
 
     /// Ends the last line, and gives the last lines.
@@ -81,6 +78,10 @@ impl CommandLog {
             self.end_line(&now, &mut lines);
         }
         self.write(&lines);
+        if let Some(curves) = &mut self.metrics.curves {
+            curves.finish();
+            self.error = self.error.take().or(curves.error.take());
+        }
         Vec::from(std::mem::take(&mut self.last)).join("\n")
     }
 
@@ -138,7 +139,7 @@ mod tests {
     #[test]
     fn lines_are_stamped_once_and_the_last_are_kept() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let reader = MetricReader::new(&[]).unwrap();
+        let reader = MetricReader::new(&[], None).unwrap();
         let mut log = CommandLog::create(file.path().to_str().unwrap(), reader).unwrap();
         for piece in [&b"a\nb"[..], b"c\r10%\r\n", b"\n\xc3", b"end"] {
             log.push(piece);
@@ -160,7 +161,7 @@ mod tests {
     fn a_log_has_a_size_and_keeps_its_beginning_and_its_end() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut log =
-            CommandLog::create(file.path().to_str().unwrap(), MetricReader::new(&[]).unwrap()).unwrap();
+            CommandLog::create(file.path().to_str().unwrap(), MetricReader::new(&[], None).unwrap()).unwrap();
         log.most = 64 << 10;
         for n in 0..100_000 {
             log.push(format!("line {n}\n").as_bytes());
@@ -175,7 +176,7 @@ mod tests {
     #[test]
     fn of_the_last_lines_so_many_are_kept_whole_and_so_many_bytes() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let reader = || MetricReader::new(&[]).unwrap();
+        let reader = || MetricReader::new(&[], None).unwrap();
         let last = |text: &str| {
             let mut log = CommandLog::create(file.path().to_str().unwrap(), reader()).unwrap();
             log.push(text.as_bytes());

@@ -48,6 +48,10 @@ pub struct CommandOrder {
     pub cores: Vec<u32>,
     /// The numbers that are read from its lines.
     pub metrics: Vec<TaskMetric>,
+    /// The file of their curves, which is made anew.
+    pub curves: Option<String>,
+    /// Milliseconds: one that has written nothing for so long is asked to end.
+    pub quiet_ms: Option<u64>,
     /// Files that each of its processes may have open unless it asks for more; `None`: as many as the keeper.
     pub open_files: Option<u64>,
     /// A control group for it; then `memory` bounds all of its processes together.
@@ -84,6 +88,8 @@ pub struct CommandEnd {
     pub signal: Option<i32>,
     /// It was asked to end, or killed, before it did.
     pub was_stopped: bool,
+    /// It was asked first of all because it had written nothing for so many milliseconds.
+    pub quiet_ms: Option<u64>,
     /// Its group or the machine had no memory left, and the system has killed it.
     pub ran_out_of_memory: bool,
     /// From its start to its end.
@@ -94,7 +100,7 @@ pub struct CommandEnd {
     pub last_words: String,
     /// Processes that it left behind, at least so many, which were killed.
     pub left_behind: u32,
-    /// Why its log is incomplete.
+    /// Why its log or its curves are incomplete.
     pub log_error: Option<String>,
     /// What was read from its lines. Names are in it: it may be read by a start whose file asks for other metrics.
     pub metrics: TaskMetrics,

@@ -6,6 +6,8 @@ use orchestra_core::tasks::{MetricValues, TaskMetric, TaskMetrics};
 use regex_lite::Regex;
 use serde_json::{Deserializer, Map, Value};
 
+use crate::keeper::curves::CurveFile;
+
 /// How often orchestra is told of new values.
 const TELL_EVERY: Duration = Duration::from_millis(250);
 /// Braces of a line at which objects are looked for: each may have all that follows it parsed.
@@ -21,14 +23,15 @@ pub(crate) struct MetricReader {
     has_keys: bool,
     /// Of each source, in the same order.
     read: Vec<(String, MetricValues)>,
+    pub curves: Option<CurveFile>,
     /// Something was read that was not told, and when the next may be.
     is_new: bool,
     next: Instant,
 }
 
 impl MetricReader {
-    /// Why an expression cannot be used is a fragment for people.
-    pub fn new(order: &[TaskMetric]) -> Result<Self, String> {
+    /// With a file for their curves. Why that cannot be written, or an expression not be used, is a fragment for people.
+    pub fn new(order: &[TaskMetric], curves: Option<&str>) -> Result<Self, String> {
         let source = |metric: &TaskMetric| match &metric.regex {
             None => Ok(MetricPattern::Key(metric.name.clone())),
             Some(text) => Regex::new(text)
@@ -36,7 +39,13 @@ impl MetricReader {
                 .map_err(|e| format!("the expression `{text}`: {e}")),
         };
         let sources = order.iter().map(source).collect::<Result<Vec<_>, _>>()?;
+        let names = || order.iter().map(|metric| &metric.name[..]);
+        let create = |path| {
+            CurveFile::create(path, names())
+                .map_err(|e| format!("its metrics `{path}` cannot be written: {e}"))
+        };
         Ok(Self {
+            curves: curves.map(create).transpose()?,
             has_keys: sources.iter().any(|source| matches!(source, MetricPattern::Key(_))),
             read: order.iter().map(|metric| (metric.name.clone(), MetricValues::NONE)).collect(),
             sources,
@@ -56,18 +65,26 @@ impl MetricReader {
 
     /// Takes what expressions find in a text, and what keys find in an object, as of one moment.
     fn values(&mut self, text: &str, object: Option<&Map<String, Value>>) {
-        for (source, (_, values)) in self.sources.iter().zip(&mut self.read) {
-            let value = match source {
+        let value = |source: &MetricPattern| -> Option<f64> {
+            match source {
                 MetricPattern::Key(key) => object.and_then(|object| number(object.get(key)?)),
                 MetricPattern::Regex(_) if text.is_empty() => None,
                 MetricPattern::Regex(regex) => regex
                     .captures(text)
                     .and_then(|found| found.iter().skip(1).flatten().next())
                     .and_then(|group| group.as_str().trim().parse().ok()),
-            };
-            let Some(value) = value else { continue };
-            values.add(value);
-            self.is_new = true;
+            }
+        };
+        let found: Vec<Option<f64>> = self.sources.iter().map(value).collect();
+        if found.iter().all(Option::is_none) {
+            return;
+        }
+        self.is_new = true;
+        for (value, (_, values)) in found.iter().zip(&mut self.read) {
+            value.iter().for_each(|value| values.add(*value));
+        }
+        if let Some(curves) = &mut self.curves {
+            curves.add(&found);
         }
     }
 
@@ -140,7 +157,7 @@ mod tests {
     use super::*;
 
     fn reader(metrics: &[TaskMetric]) -> MetricReader {
-        MetricReader::new(metrics).unwrap()
+        MetricReader::new(metrics, None).unwrap()
     }
 
     fn key(key: &str) -> TaskMetric {
@@ -175,7 +192,7 @@ mod tests {
         assert!(loss.last.is_nan());
         assert_eq!(read["val/acc"], MetricValues { count: 2, last: 1.0, min: 0.5, max: 1.0 });
         assert_eq!(*acc, read["val/acc"]);
-        assert!(MetricReader::new(&[regex("(")]).is_err());
+        assert!(MetricReader::new(&[regex("(")], None).is_err());
     }
 
     #[test]

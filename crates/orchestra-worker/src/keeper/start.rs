@@ -33,7 +33,7 @@ pub(crate) struct RunningCommand {
 /// Starts the command; why it cannot be started is a fragment for people.
 pub(crate) fn start(order: &CommandOrder) -> Result<RunningCommand, String> {
     let text = |error: rustix::io::Errno| error.to_string();
-    let metrics = MetricReader::new(&order.metrics)?;
+    let metrics = MetricReader::new(&order.metrics, order.curves.as_deref())?;
     let log = CommandLog::create(&order.log, metrics)
         .map_err(|e| format!("its log `{}` cannot be written: {e}", order.log))?;
     let Some((program, arguments)) = order.command.split_first() else {

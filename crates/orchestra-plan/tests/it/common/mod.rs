@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use orchestra_core::{Program, SandboxRules};
 use orchestra_plan::{
     BatchPlan, Diagnostics, FileKind, Files, Host, LookRequest, MachineView, ModelError, ModelFile, Plan,
-    PlanOptions, RenderStyle,
+    PlanOptions, RenderStyle, TaskResults,
 };
 use orchestra_store::{FileKinds as _, ItemEntry, ListError, ListingSpec};
 use orchestra_testkit::workflow_file::WorkflowFile;
@@ -21,6 +21,7 @@ pub const FOLDER: &str = "/flows";
 pub struct FakeHost {
     pub files: HashMap<PathBuf, Vec<u8>>,
     pub machine: Result<MachineView, String>,
+    pub results: TaskResults,
 }
 
 impl FakeHost {
@@ -58,7 +59,7 @@ impl FakeHost {
             ("rows.jsonl", b"{\"lr\": 0.1, \"row\": \"a b\"}\n\n{\"lr\": 0.001, \"row\": \"it's\"}\n"),
         ];
         files.extend(contents.map(|(name, bytes)| (Path::new(FOLDER).join(name), bytes.to_vec())));
-        Self { files, machine: Ok(machine) }
+        Self { files, machine: Ok(machine), results: TaskResults::default() }
     }
 
     /// As it is, with one more file.
@@ -193,6 +194,10 @@ impl Host for FakeHost {
                 Ok((!empty).then_some(item))
             }
         }
+    }
+
+    fn task_results(&self, _: &Path) -> TaskResults {
+        self.results.clone()
     }
 
     fn machine(&self) -> Result<MachineView, String> {
