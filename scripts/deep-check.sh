@@ -71,7 +71,7 @@ part_jaeger() {
 part_stores() {
     need_command npm npm
     need_venv
-    for name in moto gcs pyarrow reference; do scripts/python-env.sh "$name"; done
+    for name in moto gcs pyarrow reference tables; do scripts/python-env.sh "$name"; done
     scripts/azurite.sh
     run_modules objects other_stores kills::bucket part_kills retry
 }

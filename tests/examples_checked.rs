@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 /// Those that are run here.
-const HERE: [&str; 13] = [
+const HERE: [&str; 14] = [
     "chunk-mean",
     "digits",
     "embeddings",
@@ -28,6 +28,7 @@ const HERE: [&str; 13] = [
     "post-sum",
     "refine",
     "search",
+    "tables",
     "vector-add",
 ];
 /// Those whose check another test runs.
@@ -57,6 +58,7 @@ fn accepts(program: &mut Command) {
 fn python_for(example: &str) -> Option<String> {
     match example {
         "embeddings" => python_env("pyarrow"),
+        "tables" => python_env("tables"),
         _ if IN_PYTHON.contains(&example) => python_env("reference"),
         "vector-add" => python().map(str::to_owned),
         _ => Some("python3".to_owned()),
@@ -79,7 +81,7 @@ fn copy_examples(place: &Workplace) -> PathBuf {
 /// Makes what an example in Python works on, as its page says; `false`: it was skipped.
 #[track_caller]
 fn prepare(name: &str, folder: &Path, place: &Workplace) -> bool {
-    if !IN_PYTHON.contains(&name) {
+    if !IN_PYTHON.contains(&name) && name != "tables" {
         return true;
     }
     let Some(python) = python_for(name) else { return false };
