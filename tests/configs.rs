@@ -111,7 +111,7 @@ fn every_file_that_fits_this_machine_runs_to_its_end() {
 /// The blocks of TOML in the README and in the guide that are whole workflow files, written as if they lay beside the README.
 fn blocks_of_documents() -> Vec<String> {
     let mut all = Vec::new();
-    for document in ["README.md", "docs/guide/workflow-file.md"] {
+    for document in ["README.md", "docs/guide/workflow-file.md", "docs/guide/pipelines.md"] {
         let text = fs::read_to_string(repository().join(document)).unwrap();
         let blocks = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
         let blocks: Vec<_> = blocks.filter(|b| b.contains("version = 1")).map(str::to_owned).collect();
