@@ -31,6 +31,8 @@ case ${2:-make} in
             rm -rf "$env_dir"
             "${PYTHON:-python3}" -m venv "$env_dir" || fail "no virtual environment can be made: apt-get install python3-venv, or name another Python with PYTHON=..."
             "$python" -m pip install --quiet --disable-pip-version-check --requirement "$list" >&2 || fail "pip could not install $list; its words are above"
+            alone=$(sed -n 's/^# without what it asks for: //p' "$list")
+            [[ -z $alone ]] || "$python" -m pip install --quiet --disable-pip-version-check --no-deps $alone >&2 || fail "pip could not install $alone; its words are above"
             touch "$env_dir/done"
         fi
         ;;

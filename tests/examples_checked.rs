@@ -15,7 +15,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 /// Those that are run here.
-const HERE: [&str; 14] = [
+const HERE: [&str; 15] = [
+    "audio",
     "chunk-mean",
     "digits",
     "embeddings",
@@ -41,7 +42,7 @@ const ELSEWHERE: [(&str, &str); 6] = [
     ("train-zoo", "late.rs"),
 ];
 /// Those with stages in Python, which are compared with what packages say.
-const IN_PYTHON: [&str; 3] = ["faces", "files", "search"];
+const IN_PYTHON: [&str; 4] = ["audio", "faces", "files", "search"];
 /// Those that `scripts/examples_reference.py` knows.
 const OF_PICTURES: [&str; 4] = ["digits", "embeddings", "ensemble", "pages"];
 

@@ -64,7 +64,7 @@ struct Row {
 }
 
 #[rustfmt::skip]
-const TABLE: [Row; 15] = [
+const TABLE: [Row; 16] = [
     Row { shape: "plain",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "parts",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "joins",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
@@ -73,6 +73,7 @@ const TABLE: [Row; 15] = [
     Row { shape: "behind",  worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "files",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "loop",    worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
+    Row { shape: "steps",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "bucket",  worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "python",  worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "python-parts", worker: ALL, loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
@@ -341,6 +342,11 @@ fn records_that_are_files_and_parts_of_files_are_whole_whatever_dies() {
 #[test]
 fn rounds_of_a_loop_are_neither_lost_nor_added_whatever_dies() {
     every_item_ends_once(&shapes::LOOP);
+}
+
+#[test]
+fn steps_of_a_loop_through_a_row_are_neither_lost_nor_added_whatever_dies() {
+    every_item_ends_once(&shapes::STEPS);
 }
 
 #[test]

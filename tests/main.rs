@@ -80,6 +80,7 @@ mod rubbish;
 mod sandbox;
 mod secrets;
 mod sources;
+mod steps;
 mod task_metrics;
 mod tasks;
 mod tasks_gpus;

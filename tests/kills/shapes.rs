@@ -237,6 +237,28 @@ pub const LOOP: Shape = Shape {
     ..PLAIN
 };
 
+/// A model that steps through the numbers of each row, and adds them up.
+pub const STEPS: Shape = Shape {
+    name: "steps",
+    source: "x",
+    rows: ROUNDS,
+    write: |place, n| {
+        let model = models::running_sum_behind_trap(&place.path("models")).unwrap();
+        write_array(place, n, ROUNDS, |row, _| FIRST + row);
+        let stage = format!(
+            "kind = \"iterate\"\ninputs = {{ x = \"x\", total = 0 }}\nmodel = \"sum\"\neach = \"x\"\nfeed = {{ total = \"next\" }}\n\
+             collect = \"next\"\nbatch = {{ max = {BATCH} }}"
+        );
+        write_over_array(place, &format!("[models.sum]\npath = {model:?}\n{}", gated()), &stage)
+    },
+    shows: |record, index| {
+        let result = &record["result"];
+        let sums = (1..=ROUNDS).map(|round| (round * (FIRST + index)) as f32);
+        numbers(&result["next"]).into_iter().eq(sums) && result["rounds"] == ROUNDS
+    },
+    ..PLAIN
+};
+
 /// Pictures of a store.
 pub const BUCKET: Shape =
     Shape { name: "bucket", write: |place, n| blocks(place, n, "paths = [\"s3://bucket/*.png\"]"), ..PLAIN };

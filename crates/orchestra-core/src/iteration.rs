@@ -1,7 +1,8 @@
 //! The loop of a model over its own outputs: which output becomes which input of the next round, which rows have ended with a round, and how
 //! far each row is. It knows no engine and touches no tensor but the one number of a row that a bound is set for.
 //!
-//! A batch runs until all of its rows have ended. A row that ends before the others gives the outputs of that round.
+//! A batch runs until all of its rows have ended. A row that ends before the others gives the outputs of that round. A loop may step through its rows: then
+//! each round takes the next part of a row, and the row ends with its last part.
 
 use bincode::{Decode, Encode};
 use serde::Serialize;
@@ -19,6 +20,10 @@ pub struct Iteration {
     pub rounds: u32,
     /// What each round takes of the one before. No output and no input is in two of these.
     pub feed: Vec<Feed>,
+    /// The inputs that take the next part of the row in each round, along its first dimension. None of them is fed.
+    pub each: Vec<usize>,
+    /// The outputs of which a row has those of all rounds, one behind the other.
+    pub collect: Vec<usize>,
     /// Ends a row before that.
     pub until: Option<Until>,
 }
@@ -28,7 +33,7 @@ pub struct Iteration {
 pub struct Feed {
     /// Of the model.
     pub output: usize,
-    /// Of the model; of the same type and shape.
+    /// Of the model, among its inputs in slots and, behind them, those that lie in none; of the same type and shape.
     pub input: usize,
 }
 
@@ -54,6 +59,23 @@ impl Until {
     }
 }
 
+/// An input of a loop that lies in no slot.
+#[derive(Debug, Clone, PartialEq, Encode, Decode, Serialize)]
+pub struct LoopInput {
+    /// What a round takes of it.
+    pub tensor: TensorSpec,
+    pub first: FirstRound,
+}
+
+/// What the first round takes.
+#[derive(Debug, Clone, PartialEq, Encode, Decode, Serialize)]
+pub enum FirstRound {
+    /// The first part of a value of the row. The inputs of this sort have the values of a row in their order.
+    Part,
+    /// The same for each row: all elements of a row in native byte order, or one, which fills it.
+    Constant(Vec<u8>),
+}
+
 impl Iteration {
     /// The output `rounds`: behind those of the model in the slots.
     pub fn rounds_output() -> TensorSpec {
@@ -64,7 +86,8 @@ impl Iteration {
 /// How far the rows of a batch are.
 #[derive(Debug)]
 pub struct RowRounds {
-    most: u32,
+    /// Per row: the most rounds.
+    most: Vec<u32>,
     /// Per row: the rounds that it took, once it has ended.
     ended: Vec<Option<u32>>,
     ran: u32,
@@ -72,17 +95,18 @@ pub struct RowRounds {
 }
 
 impl RowRounds {
-    /// Before the first round of so many rows.
-    pub fn new(of: &Iteration, rows: usize) -> Self {
-        Self { most: of.rounds, ended: vec![None; rows], ran: 0, n_living: rows }
+    /// Before the first round of rows that have so many parts each; of so many rows without parts, [`u32::MAX`] of each.
+    pub fn new(of: &Iteration, parts: &[u32]) -> Self {
+        let most = parts.iter().map(|parts| of.rounds.min(*parts)).collect();
+        Self { most, ended: vec![None; parts.len()], ran: 0, n_living: parts.len() }
     }
 
     /// Counts a round, and says which rows end with it, ascending. `is_met` says whether a row meets the bound.
     pub fn round(&mut self, mut is_met: impl FnMut(usize) -> bool) -> Vec<usize> {
         self.ran = self.ran.saturating_add(1);
         let mut ends = Vec::new();
-        for (row, ended) in self.ended.iter_mut().enumerate() {
-            if ended.is_none() && (self.ran >= self.most || is_met(row)) {
+        for (row, (ended, most)) in self.ended.iter_mut().zip(&self.most).enumerate() {
+            if ended.is_none() && (self.ran >= *most || is_met(row)) {
                 *ended = Some(self.ran);
                 ends.push(row);
             }
@@ -91,19 +115,24 @@ impl RowRounds {
         ends
     }
 
+    /// Rows that have not ended, ascending.
+    pub fn living(&self) -> impl DoubleEndedIterator<Item = usize> {
+        self.ended.iter().enumerate().filter(|(_, ended)| ended.is_none()).map(|(row, _)| row)
+    }
+
     /// Per row, the rounds that it took; `None` as long as some row has not ended.
     pub fn all(&self) -> Option<Vec<i64>> {
         (self.n_living == 0).then(|| self.ended.iter().flatten().map(|rounds| i64::from(*rounds)).collect())
     }
 }
 
-/// Ascending rows as stretches of consecutive ones: first and how many.
-pub fn stretches(rows: impl IntoIterator<Item = usize>) -> Vec<(usize, usize)> {
-    let mut found: Vec<(usize, usize)> = Vec::new();
-    for row in rows {
+/// Rows that lie at other places in a loop, as stretches that can be moved at once: the first place, the first row, and how many.
+pub fn stretches(moves: impl IntoIterator<Item = (usize, usize)>) -> Vec<(usize, usize, usize)> {
+    let mut found: Vec<(usize, usize, usize)> = Vec::new();
+    for (place, row) in moves {
         match found.last_mut() {
-            Some((first, count)) if *first + *count == row => *count += 1,
-            _ => found.push((row, 1)),
+            Some((first, of, count)) if *first + *count == place && *of + *count == row => *count += 1,
+            _ => found.push((place, row, 1)),
         }
     }
     found

@@ -24,18 +24,29 @@ fn a_bound_is_met_by_numbers_alone() {
 
 #[test]
 fn a_row_ends_in_the_round_that_meets_its_bound_or_in_the_last_one_and_not_again() {
-    let of = Iteration { rounds: 4, feed: vec![Feed { output: 0, input: 0 }], until: None };
-    let mut rows = RowRounds::new(&of, 3);
+    let feed = vec![Feed { output: 0, input: 0 }];
+    let of = Iteration { rounds: 4, feed, each: Vec::new(), collect: Vec::new(), until: None };
+    let mut rows = RowRounds::new(&of, &[u32::MAX; 3]);
     assert_eq!(rows.round(|row| row == 1), [1]);
     assert_eq!(rows.round(|row| row == 1), [0; 0]);
     assert_eq!(rows.round(|row| row == 2), [2]);
     assert_eq!(rows.all(), None);
     assert_eq!(rows.round(|_| false), [0]);
     assert_eq!(rows.all(), Some(vec![4, 1, 3]));
+    // With parts a row ends with its last one.
+    let mut rows = RowRounds::new(&of, &[2, 9, 1]);
+    assert_eq!(rows.round(|_| false), [2]);
+    assert_eq!(rows.living().collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(
+        [rows.round(|_| false), rows.round(|_| false), rows.round(|_| false)],
+        [vec![0], vec![], vec![1]]
+    );
+    assert_eq!(rows.all(), Some(vec![2, 4, 1]));
 }
 
 #[test]
 fn stretches_are_the_rows_again() {
-    assert_eq!(stretches([0, 1, 2, 5, 7, 8]), [(0, 3), (5, 1), (7, 2)]);
+    assert_eq!(stretches([0, 1, 2, 5, 7, 8].map(|row| (row, row))), [(0, 0, 3), (5, 5, 1), (7, 7, 2)]);
+    assert_eq!(stretches([(0, 4), (1, 5), (2, 3), (3, 0), (4, 1)]), [(0, 4, 2), (2, 3, 1), (3, 0, 2)]);
     assert_eq!(stretches([]), []);
 }

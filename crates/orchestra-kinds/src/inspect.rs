@@ -137,26 +137,11 @@ pub fn workflow(path: &str, signature: &Signature, recognised: &Recognised) -> R
         }
     };
     let _ = writeln!(text, "[models.model]\npath = {}\n", quoted(path));
-    let constant = |scalar: &ScalarInput| {
-        let value =
-            scalar.dtype.map_or("{ value = \"\" }", |dtype| if dtype == DType::Bool { "false" } else { "0" });
-        format!(", {} = {value}", toml_key(&scalar.name))
-    };
-    let constants: String = signature.scalars.iter().map(constant).collect();
-    let from = match size {
-        Some((name, size)) => {
-            text += "[stages.size]\nkind = \"size\"  # width and height of what the model sees\nfrom = \"pixels\"\n\n";
-            format!("inputs = {{ {} = \"{reads}\", {} = \"size\"{constants} }}", toml_key(name), size.name)
-        }
-        None if constants.is_empty() => format!("from = \"{reads}\""),
-        None => {
-            let name = input.map_or_else(|input| &input.name, |input| &input.name);
-            format!(
-                "inputs = {{ {} = \"{reads}\"{constants} }}  # constants: values of your own",
-                toml_key(name)
-            )
-        }
-    };
+    let name = input.map_or_else(|input| &input.name, |input| &input.name);
+    if size.is_some() {
+        text += "[stages.size]\nkind = \"size\"  # width and height of what the model sees\nfrom = \"pixels\"\n\n";
+    }
+    let from = feeds(signature, (name, reads), size.map(|(_, size)| &*size.name));
     let _ = writeln!(text, "[stages.outputs]\nkind = \"infer\"\n{from}\nmodel = \"model\"");
     if !outputs.have_rows {
         text += "batch = { max = 1 }  # an output has no row for each item of a batch\n";
@@ -165,6 +150,22 @@ pub fn workflow(path: &str, signature: &Signature, recognised: &Recognised) -> R
     let last = read_outputs(&mut text, signature, recognised).map_or(outputs.from, quoted);
     let _ = writeln!(text, "[sinks.results]\nkind = \"jsonl\"\nfrom = {last}\npath = \"results.jsonl\"");
     Ok(text)
+}
+
+/// What feeds the inputs of the model: rows its input `name`, the stage `size` another one if it takes that, and constants the others.
+fn feeds(signature: &Signature, (name, reads): (&str, &str), size: Option<&str>) -> String {
+    let constant = |scalar: &ScalarInput| {
+        let value =
+            scalar.dtype.map_or("{ value = \"\" }", |dtype| if dtype == DType::Bool { "false" } else { "0" });
+        format!("{} = {value}", toml_key(&scalar.name))
+    };
+    let size = size.map(|size| format!("{} = \"size\"", toml_key(size)));
+    let others: Vec<String> = size.into_iter().chain(signature.scalars.iter().map(constant)).collect();
+    let note = if signature.scalars.is_empty() { "" } else { "  # constants: values of your own" };
+    match others.is_empty() {
+        true => format!("from = \"{reads}\""),
+        false => format!("inputs = {{ {} = \"{reads}\", {} }}{note}", toml_key(name), others.join(", ")),
+    }
 }
 
 /// The stage that makes something of the outputs, if the model is recognised; its name.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use bincode::{Decode, Encode};
+use orchestra_core::iteration::LoopInput;
 use orchestra_core::{
     DeviceKind, InputConstant, Iteration, PixelInput, Provider, ReadOutput, SandboxRules, SessionTuning,
     TensorRt, TensorSpec, TextInput, Trim, wire,
@@ -55,8 +56,10 @@ pub struct OnnxSpec {
     /// Outputs of which the model is to give the largest numbers along the last dimension and their places alone (f32 `[.., 2]` in the layout:
     /// place, number).
     pub largest_outputs: Vec<String>,
-    /// How the model runs on its own outputs, if it does. The layout then has an output more, the rounds of a row.
+    /// How the model runs on its own outputs, if it does. The layout then has an output more, the rounds of a row, and of an output that is collected no rows.
     pub iteration: Option<Iteration>,
+    /// The inputs of the loop that the layout does not have.
+    pub loop_inputs: Vec<LoopInput>,
     /// The input of which the session computes no more than pictures fill. The layout then has an input more, a
     /// [`Placement`](orchestra_core::Placement) for each row, and all rows of a run are trimmed alike.
     pub trim: Option<Trim>,

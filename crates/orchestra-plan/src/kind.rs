@@ -175,6 +175,9 @@ pub struct BatchDraft {
 pub struct IterationDraft {
     /// The most rounds of a row, at least 1.
     pub rounds: u32,
+    /// The inputs that step through what the row has, and the outputs of which a row has those of all rounds.
+    pub each: Vec<Spanned<String>>,
+    pub collect: Vec<Spanned<String>>,
     /// The inputs of the next round, and the outputs that they take; `None` where the file leaves it to the model.
     pub feed: Option<Vec<(Spanned<String>, Spanned<String>)>>,
     /// What ends a row before that.

@@ -103,6 +103,23 @@ pub fn one_more(folder: &Path) -> anyhow::Result<PathBuf> {
         .write(folder)
 }
 
+/// A running sum: f32 `x` and `total` of row shape `[]`, `x` through the operator of [`crate::Trap`], to `next` = total + x.
+pub fn running_sum_behind_trap(folder: &Path) -> anyhow::Result<PathBuf> {
+    let trapped = |model: ModelBuilder| model.node_of(DOMAIN, OPERATOR, &["x"], &["passed"], &[]);
+    summed("running_sum_behind_trap", trapped, "passed").write(folder)
+}
+
+/// The same without the operator.
+pub fn running_sum(folder: &Path) -> anyhow::Result<PathBuf> {
+    summed("running_sum", |model| model, "x").write(folder)
+}
+
+fn summed(name: &str, before: impl Fn(ModelBuilder) -> ModelBuilder, of: &str) -> ModelBuilder {
+    let [x, total, next] = ["x", "total", "next"].map(|name| spec(name, DType::F32, &[]));
+    let model = before(ModelBuilder::new(name).input(&x).input(&total).output(&next));
+    model.node("Add", &["total", of], &["next"], &[])
+}
+
 /// Two inputs and two outputs: f32 `a`, `b` of row shape `row` to `sum` = a + b and `difference` = a - b.
 pub fn two_in_two_out(folder: &Path, row: &[usize]) -> anyhow::Result<PathBuf> {
     ModelBuilder::new("two_in_two_out")

@@ -72,7 +72,7 @@ impl ToWorker {
     pub(crate) const RUN_WITH_VALUES: u8 = 2;
 }
 
-/// An output whose shape was only known after the run.
+/// An output whose shape was only known after the run, or rows of it: those of several of one output are one behind the other.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct DynamicOutput {
     /// Which output of the model, by its place.

@@ -94,11 +94,12 @@ pub fn engines_of(plan: &Plan, launcher: &Arc<dyn Launcher>, library: Option<&Li
             sandbox: sandbox.clone(),
             pixel_inputs: plan.pixel_inputs(stage),
             text_inputs: batch.text_inputs(model).cloned().collect(),
-            batch_axes: model.turned_inputs(batch.layout.inputs.iter().map(|span| &span.tensor)),
+            batch_axes: model.turned_inputs(batch.model_inputs()),
             constants: batch.constants.clone(),
             outputs: batch.outputs.clone(),
             largest_outputs: plan.largest_outputs(stage),
             iteration: batch.iteration.clone(),
+            loop_inputs: batch.loop_inputs.clone(),
             trim: batch.trim,
         };
         // Libraries that workers on GPUs load first.

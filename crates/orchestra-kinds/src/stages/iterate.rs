@@ -18,12 +18,15 @@ settings! {
         /// one of `[models.*]`
         #[missing("name one of [models.*]")]
         model: Spanned<String>,
-        /// the most rounds of a row
+        /// the most rounds of a row; required without `each`
         #[range(1, MAX_ROUNDS)]
-        #[missing("say how many rounds a row takes at most: rounds = 100")]
-        rounds: u32,
+        rounds: Option<u32> => "as many as `each` has",
+        /// inputs that take the next part of what the row has in each round, along its first dimension: of `f32[?, 576]` an `f32[576]`. A row ends with its last part
+        each: Vec<Spanned<String>> => "none",
         /// `{ input = "output" }`: which output of a round is which input of the next; the other inputs keep what the row brought. May be left out where the model has one input and one output
         feed: Option<FeedSetting> => "by model",
+        /// outputs of which a row gets those of all rounds, as one tensor `[rounds, ..]`
+        collect: Vec<Spanned<String>> => "none",
         /// `"output < number"` or `"output <= number"`, of an output with one number per row: a row that meets it gives the outputs of that round. What is no number never does
         until: Option<UntilSetting>,
         /// how rows become batches
@@ -41,8 +44,8 @@ pub struct UntilSetting(UntilDraft);
 
 impl TypedStage for Iterate {
     const NAME: &'static str = "iterate";
-    const ABOUT: &'static str = "Runs a model on its own outputs, a number of rounds or until a value is low enough. It gives the outputs of the last round of each \
-         row, and `rounds`, an i64: how many it took. A batch runs until its last row has ended.";
+    const ABOUT: &'static str = "Runs a model on its own outputs: a number of rounds, until a value is low enough, or once for each part of the row, such as the frames of a \
+         sound. It gives the outputs of the last round of each row, those of all rounds where they are collected, and `rounds`, an i64: how many it took. A batch runs until its last row has ended.";
     type Work = ();
 
     fn upstreams(f: &mut Fields<'_, '_>) -> Upstreams {
@@ -54,7 +57,14 @@ impl Drafted for Iterate {
     fn draft(self, f: &mut Fields<'_, '_>) -> Option<Draft> {
         let mut draft = self.batch.of(self.model);
         draft.constants = constants(f);
-        draft.iteration = Some(iteration(f, self.rounds, self.feed, self.until)?);
+        if self.rounds.is_none() && f.entry("rounds").or(f.entry("each")).is_none() {
+            let help = "say how many rounds a row takes at most, rounds = 100, or which input steps through the row, each = \"input\"";
+            f.missing("rounds", help);
+            return None;
+        }
+        f.entry("rounds").is_none_or(|_| self.rounds.is_some()).then_some(())?;
+        let of = iteration(f, self.rounds.unwrap_or(u32::MAX), self.feed, self.until)?;
+        draft.iteration = Some(Box::new(IterationDraft { each: self.each, collect: self.collect, ..*of }));
         Some(Draft::Batch(draft))
     }
 }
@@ -71,6 +81,8 @@ pub fn iteration(
     }
     Some(Box::new(IterationDraft {
         rounds,
+        each: Vec::new(),
+        collect: Vec::new(),
         feed: feed.map(|FeedSetting(NamedTexts(pairs))| pairs),
         until: until.map(|UntilSetting(until)| until),
     }))

@@ -1,14 +1,14 @@
 //! Runs a session on its own outputs, round after round. Inputs and outputs have memory of their own where the session works, bound once in
 //! two sets that take turns: what a round gives is where the next one reads. So between rounds nothing is copied but the one number per row
-//! that a bound is set for, and the outputs of rows that end.
+//! that a bound is set for, the outputs of rows that end or are collected, and the parts that the loop steps to.
 //!
 //! It knows neither arena nor slots: rows are copied from and to places that others name, when a batch begins and when rows end.
 
-use orchestra_core::iteration::{Iteration, RowRounds, stretches};
-use orchestra_core::{DType, DeviceKind};
+use orchestra_core::DeviceKind;
+use orchestra_core::iteration::Iteration;
 use orchestra_worker::arena::{RangeError, RowMemory, WorkerArena};
 use orchestra_worker::engine::{RunError, nanos};
-use orchestra_worker::frames::{Run, RunErrorKind, RunTiming};
+use orchestra_worker::frames::{DynamicOutput, Run, RunErrorKind, RunTiming};
 use ort::memory::{AllocationDevice, Allocator, AllocatorType, MemoryInfo, MemoryType};
 use ort::session::{IoBinding, Session};
 use ort::value::DynTensor;
@@ -16,7 +16,9 @@ use std::time::Instant;
 
 use super::binding::{BoundSession, value_over};
 use super::cuda_runtime::{CudaRuntime, TO_DEVICE, TO_HOST};
+use super::loop_parts::RowParts;
 use super::model::{RowAddresses, RowTensor, SessionModel, element_type};
+use super::running_loop::RunningLoop;
 
 /// A loop over a session. Drop it before the session.
 pub struct IteratedSession {
@@ -27,18 +29,18 @@ pub struct IteratedSession {
 }
 
 /// Where the tensors of a loop lie.
-struct LoopDevice {
+pub struct LoopDevice {
     device: AllocationDevice<'static>,
     /// What copies from and to there; `None`: it is the host's own memory.
     cuda: Option<CudaRuntime>,
 }
 
 /// Tensors for so many rows, and what is bound to them. Fields are dropped in this order.
-struct LoopTensors {
+pub struct LoopTensors {
     /// For so many rows, the two sets: see [`LoopTensors::bind`].
     bound: Option<(usize, [IoBinding; 2])>,
-    inputs: Vec<RowMemory<*mut u8>>,
-    outputs: Vec<RowMemory<*mut u8>>,
+    pub inputs: Vec<RowMemory<*mut u8>>,
+    pub outputs: Vec<RowMemory<*mut u8>>,
     /// They hold the memory of `inputs` and `outputs`.
     _tensors: Vec<DynTensor>,
     info: MemoryInfo<'static>,
@@ -76,8 +78,12 @@ impl IteratedSession {
         IteratedSession { iteration: self.iteration.clone(), place, memory: None }
     }
 
-    /// Runs the rows at `addresses`, of which those behind the first `rows` are padding, and gives the rounds that each took. The outputs of a row's last
-    /// round are at `addresses` then.
+    pub fn iteration(&self) -> &Iteration {
+        &self.iteration
+    }
+
+    /// Runs the rows at `addresses`, of which those beyond the rows of `parts` are padding, and gives the rounds that each took, and the outputs of all
+    /// rounds that are collected. The other outputs of a row's last round are at `addresses` then.
     ///
     /// # Safety
     /// As for [`BoundSession::run`].
@@ -86,11 +92,11 @@ impl IteratedSession {
         bound: &mut BoundSession,
         model: &SessionModel,
         addresses: &RowAddresses<'_>,
-        rows: usize,
+        parts: &RowParts<'_>,
         timing: &mut RunTiming,
-    ) -> Result<Vec<i64>, RunError> {
+    ) -> Result<(Vec<i64>, Vec<DynamicOutput>), RunError> {
         // SAFETY: the caller's promises are the same.
-        let ran = unsafe { self.rounds(bound, model, addresses, rows, timing) };
+        let ran = unsafe { self.rounds(bound, model, addresses, parts, timing) };
         ran.map_err(|error| {
             let error = bound.failed(&error);
             if error.kind == RunErrorKind::OutOfMemory {
@@ -108,9 +114,9 @@ impl IteratedSession {
         bound: &mut BoundSession,
         model: &SessionModel,
         addresses: &RowAddresses<'_>,
-        rows: usize,
+        parts: &RowParts<'_>,
         timing: &mut RunTiming,
-    ) -> ort::Result<Vec<i64>> {
+    ) -> ort::Result<(Vec<i64>, Vec<DynamicOutput>)> {
         let start = Instant::now();
         let IteratedSession { iteration, place, memory } = self;
         if memory.as_ref().is_none_or(|memory| memory.rows < addresses.rows) {
@@ -118,52 +124,30 @@ impl IteratedSession {
             *memory = Some(LoopTensors::new(bound.session(), model, addresses.rows, place)?);
         }
         let memory = memory.as_mut().expect("it has just been made");
-        memory.bind(bound.session(), model, iteration, addresses.rows)?;
-        let LoopTensors { bound: Some((_, sets)), inputs, outputs, .. } = &*memory else {
-            unreachable!("it has just been bound")
-        };
-        for (to, from) in inputs.iter().zip(&addresses.inputs) {
-            // SAFETY: both have that many bytes, and no writer meanwhile.
-            unsafe { place.copy(to.ptr, from.ptr, from.len.min(to.len), CopyDirection::In) }?;
-        }
-        place.synchronize()?;
+        let mut running = RunningLoop::new(iteration, model, place, addresses, parts);
+        // SAFETY: the caller vouches for the rows.
+        unsafe { running.copy_in(memory) }?;
         timing.bind_ns += nanos(start.elapsed());
-
-        let mut rounds = RowRounds::new(iteration, rows);
-        let mut watched = BoundOutput::new(iteration, model, addresses.rows);
-        for set in (0..2).cycle() {
+        for round in 0.. {
             let start = Instant::now();
-            bound.run_over(&sets[set])?;
+            memory.bind(bound.session(), model, iteration, running.rows_to_run())?;
+            if round > 0 {
+                // SAFETY: the memory of the loop has no other user.
+                unsafe { running.copy_parts(memory, round) }?;
+            }
+            timing.bind_ns = timing.bind_ns.saturating_add(nanos(start.elapsed()));
+            let start = Instant::now();
+            bound.run_over(memory.set(round))?;
             timing.run_ns = timing.run_ns.saturating_add(nanos(start.elapsed()));
             let start = Instant::now();
-            // Where each output of this round lies.
-            let lies = |output: usize| match iteration.feed.iter().find(|feed| feed.output == output) {
-                Some(feed) if set == 1 => inputs[feed.input].ptr,
-                _ => outputs[output].ptr,
-            };
-            if let Some(watched) = &mut watched {
-                let (to, len) = (watched.values.as_mut_ptr(), watched.values.len());
-                // SAFETY: the run is over, and the buffer is as long as the output.
-                unsafe { place.copy(to, lies(watched.output), len, CopyDirection::Out) }?;
-            }
-            let ends = rounds.round(|row| watched.as_ref().is_some_and(|watched| watched.is_met(row)));
             // SAFETY: the run is over, and the rows at `addresses` are the caller's.
-            let copy = |output: usize, first: usize, count: usize| unsafe {
-                let (Some(tensor), Some(to)) = (&model.outputs[output], &addresses.outputs[output]) else {
-                    return Ok(());
-                };
-                let (at, bytes) = (first * tensor.row_bytes, count * tensor.row_bytes);
-                place.copy(to.ptr.add(at), lies(output).add(at), bytes, CopyDirection::Out)
-            };
-            for (first, count) in stretches(ends) {
-                (0..outputs.len()).try_for_each(|output| copy(output, first, count))?;
-            }
+            unsafe { running.take(memory, round) }?;
             timing.copy_out_ns = timing.copy_out_ns.saturating_add(nanos(start.elapsed()));
-            if let Some(rounds) = rounds.all() {
-                return Ok(rounds);
+            if let Some(rounds) = running.rounds.all() {
+                return Ok(running.end(&rounds));
             }
         }
-        unreachable!("two sets take turns without end")
+        unreachable!("rounds are counted without end")
     }
 }
 
@@ -187,30 +171,9 @@ pub unsafe fn say_rounds(
     Ok(())
 }
 
-/// The output that a bound is set for, after a round.
-struct BoundOutput<'a> {
-    of: &'a Iteration,
-    output: usize,
-    dtype: DType,
-    values: Vec<u8>,
-}
-
-impl<'a> BoundOutput<'a> {
-    fn new(of: &'a Iteration, model: &SessionModel, rows: usize) -> Option<Self> {
-        let output = of.until.as_ref()?.output;
-        let tensor = model.outputs.get(output)?.as_ref()?;
-        Some(Self { of, output, dtype: tensor.dtype, values: vec![0; tensor.row_bytes * rows] })
-    }
-
-    fn is_met(&self, row: usize) -> bool {
-        let value = self.values.get(row * self.dtype.size_bytes()..).unwrap_or_default();
-        self.of.until.is_some_and(|until| until.is_met_by(self.dtype, value))
-    }
-}
-
 /// Which way rows are copied.
 #[derive(Clone, Copy)]
-enum CopyDirection {
+pub enum CopyDirection {
     In,
     Out,
 }
@@ -218,7 +181,13 @@ enum CopyDirection {
 impl LoopDevice {
     /// # Safety
     /// `from` can be read and `to` be written for `bytes` bytes, one of which lies here and the other in the host's memory.
-    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, way: CopyDirection) -> ort::Result<()> {
+    pub unsafe fn copy(
+        &self,
+        to: *mut u8,
+        from: *const u8,
+        bytes: usize,
+        way: CopyDirection,
+    ) -> ort::Result<()> {
         let Some(cuda) = &self.cuda else {
             // SAFETY: as the caller vouches, and one of them is ours, so they do not overlap.
             unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
@@ -233,7 +202,7 @@ impl LoopDevice {
     }
 
     /// Copies to here have arrived. They have left the host's memory before, but the session's stream knows nothing of them.
-    fn synchronize(&self) -> ort::Result<()> {
+    pub fn synchronize(&self) -> ort::Result<()> {
         let Some(cuda) = &self.cuda else { return Ok(()) };
         // SAFETY: null names the stream that they are on.
         cuda.check(unsafe { (cuda.stream_synchronize)(std::ptr::null_mut()) }).map_err(ort::Error::new)
@@ -268,6 +237,12 @@ impl LoopTensors {
             })
             .collect::<ort::Result<_>>()?;
         Ok(LoopTensors { bound: None, inputs, outputs, _tensors: tensors, info: info()?, rows })
+    }
+
+    /// What is bound for a round.
+    fn set(&self, round: usize) -> &IoBinding {
+        let (_, sets) = self.bound.as_ref().expect("it was bound for this round");
+        &sets[round % 2]
     }
 
     /// Binds `rows` rows, as many as there is room for at most, unless they are bound: the first set reads `inputs` and writes `outputs`, the

@@ -2,7 +2,7 @@
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::iteration::{Feed, Until};
-use orchestra_core::{BatchId, OutputSlotId, ReadOutput, SessionTuning, SlotId};
+use orchestra_core::{BatchId, DType, OutputSlotId, ReadOutput, SessionTuning, SlotId};
 use orchestra_testkit::models;
 use orchestra_worker::arena::{Arena, SharedMemory};
 use orchestra_worker::engine::Engine;
@@ -27,7 +27,8 @@ struct Loops {
 
 fn newton(rounds: u32, until: Option<f64>) -> Iteration {
     let until = until.map(|below| Until { output: 1, below, or_equal: false });
-    Iteration { rounds, feed: vec![Feed { output: 0, input: 0 }], until }
+    let feed = vec![Feed { output: 0, input: 0 }];
+    Iteration { rounds, feed, each: Vec::new(), collect: Vec::new(), until }
 }
 
 /// The same loop in plain arithmetic: root, residual and rounds.

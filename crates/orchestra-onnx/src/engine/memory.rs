@@ -86,7 +86,7 @@ impl PrivateRows {
 }
 
 /// Bytes, aligned like those of the arena. Accessed through its pointer only, so that a session may write while others know the address.
-struct AlignedBlock {
+pub struct AlignedBlock {
     start: NonNull<u8>,
     len: usize,
     layout: Layout,
@@ -96,15 +96,29 @@ struct AlignedBlock {
 unsafe impl Send for AlignedBlock {}
 
 impl AlignedBlock {
-    fn zeros(len: usize) -> Option<AlignedBlock> {
+    pub fn zeros(len: usize) -> Option<AlignedBlock> {
         let layout = Layout::from_size_align(len.max(1), SPAN_ALIGN).ok()?;
         // SAFETY: the size is not 0.
         let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
         Some(AlignedBlock { start, len, layout })
     }
 
+    /// Writes these bytes again and again, to the end.
+    pub fn fill(&mut self, bytes: &[u8]) {
+        for at in (0..self.len).step_by(bytes.len().max(1)) {
+            self.write(at, bytes);
+        }
+    }
+
+    /// Writes these bytes, as far as there is room.
+    pub fn write(&mut self, at: usize, bytes: &[u8]) {
+        let len = bytes.len().min(self.len.saturating_sub(at));
+        // SAFETY: the block has so many bytes from there on, and is borrowed by this call alone.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.ptr().add(at.min(self.len)), len) };
+    }
+
     /// Its first byte. Valid until the block is dropped.
-    fn ptr(&self) -> *mut u8 {
+    pub fn ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 

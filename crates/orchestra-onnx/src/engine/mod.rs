@@ -11,6 +11,7 @@ mod graph_edit;
 mod iteration;
 pub(crate) mod largest_graph;
 mod library;
+mod loop_parts;
 mod memory;
 mod memory_ceiling;
 mod model;
@@ -22,6 +23,7 @@ pub(crate) mod probe;
 mod provider_options;
 mod rows_alone;
 pub(crate) mod rows_graph;
+mod running_loop;
 mod session;
 mod shrink;
 mod tensorrt;
@@ -50,6 +52,7 @@ use crate::digest::{model_digest, short};
 use crate::spec::OnnxSpec;
 use binding::BoundSession;
 use iteration::{IteratedSession, say_rounds};
+use loop_parts::{FirstRounds, RowParts};
 use memory::PrivateRows;
 use model::{RowAddresses, SessionModel};
 use orchestra_worker::engine::{Engine, Loaded, RunError, Stream, nanos};
@@ -76,6 +79,8 @@ struct SessionStream {
     padded_to: Option<usize>,
     /// Where smaller batches are padded; made when it is needed.
     padding: Option<PrivateRows>,
+    /// What the first round of a loop takes that lies in no slot; made when it is needed.
+    first_rounds: Option<FirstRounds>,
     /// Which batches are compared with what their items are alone.
     alone: RowsAlone,
     shared: Arc<SharedModel>,
@@ -163,6 +168,7 @@ impl SessionStream {
             bound: BoundSession::new(session, &load.device)?,
             padded_to: load.padded_to,
             padding: None,
+            first_rounds: None,
             alone: RowsAlone::new(spec),
             shared: Arc::new(SharedModel { model, arena }),
         };
@@ -178,6 +184,7 @@ impl SessionStream {
             bound: self.bound.another(&load.device)?,
             padded_to: self.padded_to,
             padding: None,
+            first_rounds: None,
             alone: self.alone.clone(),
             shared: Arc::clone(&self.shared),
         })
@@ -213,6 +220,27 @@ impl SessionStream {
         }
     }
 
+    /// Where the rows of a run lie, with their texts, and what the first round of a loop takes beside slots.
+    fn row_addresses<'a>(
+        &mut self,
+        shared: &SharedModel,
+        (run, values): (&Run, &'a [u8]),
+        parts: &RowParts<'_>,
+    ) -> Result<RowAddresses<'a>, RunError> {
+        let SharedModel { model, arena } = shared;
+        let slots = model.row_addresses(arena, run).map_err(|e| RunError::of_model(e.to_string()))?;
+        let texts = text_inputs::texts(&model.text_inputs, values, run.rows)?;
+        let mut slots = RowAddresses { texts, ..slots };
+        if let (Some(iterated), false) = (&self.iterated, model.loop_inputs.is_empty()) {
+            if self.first_rounds.is_none() {
+                self.first_rounds = Some(FirstRounds::new(model, arena.layout().slot_rows)?);
+            }
+            let first = self.first_rounds.as_mut().expect("it has just been made");
+            slots.inputs.extend(first.addresses(model, iterated.iteration(), parts));
+        }
+        Ok(slots)
+    }
+
     /// Runs the batch as one of `rows` rows. If it has fewer, rows are copied to and from memory of that size, so that nothing outside of
     /// the run's rows is read or written; else the session reads and writes the arena itself.
     fn run_as(
@@ -224,9 +252,11 @@ impl SessionStream {
         let begun = Instant::now();
         let shared = Arc::clone(&self.shared);
         let SharedModel { model, arena } = &*shared;
-        let slots = model.row_addresses(arena, run).map_err(|e| RunError::of_model(e.to_string()))?;
-        let slots =
-            RowAddresses { texts: text_inputs::texts(&model.text_inputs, values, run.rows)?, ..slots };
+        let parts = match &self.iterated {
+            Some(_) => RowParts::read(&model.loop_inputs, values, run.rows)?,
+            None => RowParts::default(),
+        };
+        let slots = self.row_addresses(&shared, (run, values), &parts)?;
         if rows > run.rows && self.padding.is_none() {
             self.padding = Some(PrivateRows::new(model, rows)?);
         }
@@ -235,23 +265,22 @@ impl SessionStream {
         let copied = private.as_mut().map(|private| unsafe { private.copy_in(&slots) });
         let addresses = copied.as_ref().unwrap_or(&slots);
         timing.bind_ns = nanos(begun.elapsed());
-        let mut dynamic = Vec::new();
-        let start = match &mut self.iterated {
+        let (dynamic, start) = match &mut self.iterated {
             None => {
                 // SAFETY: the parent has leased these rows to this run, and the arena outlives the session, as the private rows do.
                 unsafe { self.bound.run(model, addresses, timing)? };
                 let start = Instant::now();
-                dynamic = self.bound.take_dynamic(model, rows, run.rows)?;
-                start
+                (self.bound.take_dynamic(model, rows, run.rows)?, start)
             }
             Some(iterated) => {
                 // SAFETY: the parent has leased these rows to this run.
-                let rounds = unsafe { iterated.run(&mut self.bound, model, addresses, run.rows, timing)? };
+                let (rounds, collected) =
+                    unsafe { iterated.run(&mut self.bound, model, addresses, &parts, timing)? };
                 let start = Instant::now();
                 // SAFETY: as above.
                 unsafe { say_rounds(model, arena, run, &rounds) }
                     .map_err(|e| RunError::of_model(e.to_string()))?;
-                start
+                (collected, start)
             }
         };
         if let Some(private) = private {
@@ -261,7 +290,8 @@ impl SessionStream {
         timing.copy_out_ns = timing.copy_out_ns.saturating_add(nanos(start.elapsed()));
         let alone = model.batch.or(self.padded_to).unwrap_or(1);
         let (took, is_loop) = (begun.elapsed(), self.iterated.is_some());
-        let ran = FinishedBatch { slots: &slots, dynamic: &dynamic, alone, rows, is_loop, took };
+        let compared = if is_loop { &[][..] } else { &dynamic };
+        let ran = FinishedBatch { slots: &slots, dynamic: compared, alone, rows, is_loop, took };
         // SAFETY: as above.
         unsafe { self.alone.compare(&mut self.bound, model, &ran)? };
         Ok(dynamic)

@@ -1,7 +1,7 @@
 //! What a session's tensors are and where they lie: checks the session against the plan's layout, once. It runs nothing.
 
 use orchestra_core::batch_layout::{BatchLayout, TensorSpan};
-use orchestra_core::iteration::{Feed, Until};
+use orchestra_core::iteration::{Feed, FirstRound, LoopInput, Until};
 use orchestra_core::{DType, Dim, Iteration, Placement, ReadOutput, TensorSpec, TextInput, Trim};
 use orchestra_worker::arena::{RangeError, RowMemory, WorkerArena};
 use orchestra_worker::frames::Run;
@@ -14,16 +14,22 @@ use orchestra_worker::load_error::LoadError;
 
 /// A model whose session and layout agree.
 pub struct SessionModel {
-    /// Inputs as the session names them.
+    /// Inputs as the session names them, in the order of the layout.
     pub session_inputs: Vec<TensorSpec>,
     /// Outputs that are read, as the session names them. Texts have bytes here.
     pub session_outputs: Vec<TensorSpec>,
-    /// Inputs, in the order of the session.
+    /// The same inputs: those that lie in slots, and those of a loop that do not.
     pub inputs: Vec<RowTensor>,
+    /// How many lie in slots.
+    pub in_slots: usize,
+    /// The others.
+    pub loop_inputs: Vec<LoopInput>,
     /// Inputs that take texts, in the order of the session.
     pub text_inputs: Vec<TextInput>,
     /// Outputs, in the order of the session; `None` where the shape is only known after the run.
     pub outputs: Vec<Option<RowTensor>>,
+    /// Outputs of which a row has those of all rounds: they lie in no slot.
+    pub is_collected: Vec<bool>,
     /// Outputs of texts.
     pub is_text: Vec<bool>,
     /// Batches have one item, so all that comes out of one is its.
@@ -76,18 +82,15 @@ impl SessionModel {
         session_inputs.retain(|input| spec.trim.is_none() || input.name != trim_graph::ENDS);
         let session_outputs: Vec<TensorSpec> =
             spec.outputs.iter().map(|output| read_output(session, spec, output)).collect::<Result<_, _>>()?;
-        same_count(&session_inputs, layout_inputs.len(), "inputs")?;
+        let planned = planned_inputs(layout_inputs, spec);
+        let place = |input: &TensorSpec| planned.iter().position(|planned| planned.name == input.name);
+        session_inputs.sort_by_key(|input| place(input).unwrap_or(usize::MAX));
+        same_count(&session_inputs, planned.len(), "inputs")?;
         same_count(&session_outputs, layout_outputs.len(), "outputs")?;
-        for (at, (found, span)) in session_inputs.iter().zip(layout_inputs).enumerate() {
-            let mut planned = TensorSpec { name: spec.input_name(&span.tensor.name), ..span.tensor.clone() };
-            if spec.pixel_inputs.get(at).is_some_and(Option::is_some) {
-                planned.name = pixel_graph::session_name(&planned.name);
-            }
-            if spec.trim.is_some_and(|trim| trim.input == at) {
-                planned.name = trim_graph::session_name(&planned.name);
-            }
-            agree(found, &planned, "input")?;
-        }
+        session_inputs
+            .iter()
+            .zip(&planned)
+            .try_for_each(|(found, planned)| agree(found, planned, "input"))?;
         for (found, span) in session_outputs.iter().zip(layout_outputs) {
             if let Some(span) = span {
                 let mut planned = span.tensor.clone();
@@ -95,14 +98,29 @@ impl SessionModel {
                 agree(found, &planned, "output")?;
             }
         }
+        let in_loop = spec.loop_inputs.iter().map(|input| of_spec(&input.tensor));
+        let inputs: Vec<RowTensor> = layout_inputs.iter().map(row_tensor).chain(in_loop).collect();
+        let is_collected: Vec<bool> = (0..spec.outputs.len())
+            .map(|output| iteration.is_some_and(|iteration| iteration.collect.contains(&output)))
+            .collect();
+        let outputs = layout_outputs.iter().zip(&spec.outputs).zip(&is_collected);
+        let outputs: Vec<Option<RowTensor>> = outputs
+            .map(|((span, output), is_collected)| match is_collected {
+                true => Some(of_spec(&output.tensor)),
+                false => span.as_ref().map(row_tensor),
+            })
+            .collect();
         if let Some(iteration) = iteration {
-            can_loop(iteration, layout_inputs, layout_outputs)?;
+            can_loop(iteration, &spec.loop_inputs, &inputs, &outputs)?;
         }
         let of_texts = spec.text_inputs.first().and_then(|input| input.batch.fixed());
         let batch = fixed_batch(&session_inputs, layout.slot_rows)?.or(of_texts);
         Ok(SessionModel {
-            inputs: layout_inputs.iter().map(row_tensor).collect(),
-            outputs: layout_outputs.iter().map(|span| span.as_ref().map(row_tensor)).collect(),
+            inputs,
+            in_slots: layout_inputs.len(),
+            loop_inputs: spec.loop_inputs.clone(),
+            outputs,
+            is_collected,
             session_inputs,
             text_inputs: spec.text_inputs.clone(),
             session_outputs,
@@ -115,18 +133,19 @@ impl SessionModel {
 
     pub fn row_addresses(&self, arena: &WorkerArena, run: &Run) -> Result<RowAddresses<'static>, RangeError> {
         let Run { slot, output_slot, first_row, rows, .. } = *run;
-        let inputs = (0..self.inputs.len())
+        let inputs = (0..self.in_slots)
             .map(|i| arena.input_rows(slot, i, first_row, rows))
             .collect::<Result<_, _>>()?;
-        let outputs = self.outputs.iter().enumerate();
+        let outputs = self.outputs.iter().zip(&self.is_collected).enumerate();
         let outputs = outputs
-            .map(|(i, fixed)| {
-                fixed.as_ref().map(|_| arena.output_rows(output_slot, i, first_row, rows)).transpose()
+            .map(|(i, (fixed, is_collected))| {
+                let in_slot = fixed.as_ref().filter(|_| !is_collected);
+                in_slot.map(|_| arena.output_rows(output_slot, i, first_row, rows)).transpose()
             })
             .collect::<Result<_, _>>()?;
         let trimmed_to = match self.whole {
             Some(whole) => {
-                let placed = arena.input_rows(slot, self.inputs.len(), first_row, 1)?;
+                let placed = arena.input_rows(slot, self.in_slots, first_row, 1)?;
                 // SAFETY: the row is mapped and has so many bytes; the parent has written it and sent it to be read.
                 let placed = unsafe { std::slice::from_raw_parts(placed.ptr, placed.len) };
                 Some(trimmed_to(placed, whole))
@@ -174,10 +193,33 @@ pub fn element_type(dtype: DType) -> TensorElementType {
     }
 }
 
+/// The inputs of the plan as the session names them: those in slots, then those of a loop that lie in none.
+fn planned_inputs(layout_inputs: &[TensorSpan], spec: &OnnxSpec) -> Vec<TensorSpec> {
+    let in_slot = |(at, span): (usize, &TensorSpan)| {
+        let mut planned = TensorSpec { name: spec.input_name(&span.tensor.name), ..span.tensor.clone() };
+        if spec.pixel_inputs.get(at).is_some_and(Option::is_some) {
+            planned.name = pixel_graph::session_name(&planned.name);
+        }
+        if spec.trim.is_some_and(|trim| trim.input == at) {
+            planned.name = trim_graph::session_name(&planned.name);
+        }
+        planned
+    };
+    let in_loop = |LoopInput { tensor, .. }: &LoopInput| TensorSpec {
+        name: spec.input_name(&tensor.name),
+        ..tensor.clone()
+    };
+    layout_inputs.iter().enumerate().map(in_slot).chain(spec.loop_inputs.iter().map(in_loop)).collect()
+}
+
 fn row_tensor(span: &TensorSpan) -> RowTensor {
-    // The arena was mapped with this layout, so every dimension of its rows is fixed.
-    let row = span.tensor.fixed_row().unwrap_or_default().into_iter().map(|n| n as i64).collect();
-    RowTensor { dtype: span.tensor.dtype, row, row_bytes: span.row_bytes }
+    of_spec(&span.tensor)
+}
+
+/// A tensor in memory that was made for its rows, so every dimension of these is fixed.
+fn of_spec(tensor: &TensorSpec) -> RowTensor {
+    let row = tensor.fixed_row().unwrap_or_default().into_iter().map(|n| n as i64).collect();
+    RowTensor { dtype: tensor.dtype, row, row_bytes: tensor.row_bytes().unwrap_or_default() }
 }
 
 /// What the session says of an output that is read.
@@ -241,17 +283,35 @@ fn agree(found: &TensorSpec, planned: &TensorSpec, what: &str) -> Result<(), Loa
 }
 
 /// Whether the places that a loop names exist, and what it feeds on fits. The planner has checked that; a frame may say anything.
-fn can_loop(of: &Iteration, inputs: &[TensorSpan], outputs: &[Option<TensorSpan>]) -> Result<(), LoadError> {
+fn can_loop(
+    of: &Iteration,
+    loop_inputs: &[LoopInput],
+    inputs: &[RowTensor],
+    outputs: &[Option<RowTensor>],
+) -> Result<(), LoadError> {
     let output = |at: usize| outputs.get(at).and_then(Option::as_ref);
     let fits = |feed: &Feed| {
-        output(feed.output).zip(inputs.get(feed.input)).is_some_and(|(gives, takes)| {
-            gives.tensor.dtype == takes.tensor.dtype && gives.row_bytes == takes.row_bytes
-        })
+        output(feed.output)
+            .zip(inputs.get(feed.input))
+            .is_some_and(|(gives, takes)| gives.dtype == takes.dtype && gives.row_bytes == takes.row_bytes)
     };
-    let is_number = |until: &Until| {
-        output(until.output).is_some_and(|span| span.row_bytes == span.tensor.dtype.size_bytes())
+    let is_number =
+        |until: &Until| output(until.output).is_some_and(|gives| gives.row_bytes == gives.dtype.size_bytes());
+    // The inputs that the loop steps through are those that take parts of values, in their order.
+    let in_slots = inputs.len() - loop_inputs.len();
+    let parts = loop_inputs.iter().enumerate().filter(|(_, input)| input.first == FirstRound::Part);
+    let steps = of.each.iter().copied().eq(parts.map(|(at, _)| in_slots + at));
+    let is_whole = |(input, tensor): (&LoopInput, &RowTensor)| match &input.first {
+        FirstRound::Part => tensor.row_bytes > 0,
+        FirstRound::Constant(bytes) => [tensor.row_bytes, tensor.dtype.size_bytes()].contains(&bytes.len()),
     };
-    if of.feed.iter().all(fits) && of.until.iter().all(is_number) && outputs.iter().all(Option::is_some) {
+    let are_whole = loop_inputs.iter().zip(&inputs[in_slots..]).all(is_whole);
+    let is_sound = steps && are_whole && of.collect.iter().all(|at| output(*at).is_some());
+    if is_sound
+        && of.feed.iter().all(fits)
+        && of.until.iter().all(is_number)
+        && outputs.iter().all(Option::is_some)
+    {
         return Ok(());
     }
     Err(refused("the loop of the plan does not fit the model; start the run again".to_owned()))

@@ -47,6 +47,7 @@ pub struct RowsAlone {
 #[derive(Clone, Copy)]
 pub struct FinishedBatch<'a> {
     pub slots: &'a RowAddresses<'a>,
+    /// Of a loop nothing: rows have several rounds there.
     pub dynamic: &'a [DynamicOutput],
     /// Rows that an item runs with that is alone; all but its own are padding.
     pub alone: usize,

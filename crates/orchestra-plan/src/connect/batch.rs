@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use orchestra_core::data::{Column, ColumnType, Schema};
+use orchestra_core::iteration::LoopInput;
 use orchestra_core::{
     Dim, InputConstant, Iteration, ModelId, PixelInput, Placement, ProbedModel, TensorSpec,
 };
 
+use super::constants::StageConstants;
 use super::feeds::{FedInputs, ModelFeeds};
 use super::iterated::IteratedModel;
 use super::{Wiring, placed, stage_plan};
@@ -18,6 +20,17 @@ use crate::outputs::{ReaderBatches, StageOutput, UnreadableOutput};
 use crate::plan::{BatchPlan, ColumnRef, Shape, StagePlan};
 use crate::rules::{largest, trim};
 use crate::workflow::{Connected, KnownModel, Link, ModelNode, SlotTensors, StageNode};
+
+/// What a batch stage takes.
+struct BatchInputs<'k> {
+    /// Those that the graph of the model holds.
+    constants: Vec<InputConstant>,
+    takes: FedInputs<'k>,
+    fixed_batch: Option<usize>,
+    feeds: ModelFeeds,
+}
+
+type FedOfLoop<'a> = (&'a [TensorSpec], &'a [Column], &'a [LoopInput], &'a [Option<PixelInput>]);
 
 impl<'a> Wiring<'a, '_> {
     /// Where the rows of these columns lie in their picture, if that is the same place for all.
@@ -37,16 +50,14 @@ impl<'a> Wiring<'a, '_> {
         let index = node.model.ok_or(Reported)?;
         let model = &self.workflow.models[index];
         let known = model.known.as_ref().ok_or(Reported)?;
-        let signature = &known.plan;
-        let constants = self.constants(draft, signature)?;
-        let takes = FedInputs::of(known, &constants);
-        let fixed_batch = self.fixed_batch(node, &takes);
-        let feeds = self.feeds(node, model, known, &takes);
-        let (fixed_batch, ModelFeeds { slots: fed, values, passthrough_columns }) = (fixed_batch?, feeds?);
+        let BatchInputs { constants, takes, fixed_batch, feeds } =
+            self.batch_inputs(node, model, known, draft)?;
+        let ModelFeeds { slots: fed, values, passthrough_columns, in_loop: loop_inputs } = feeds;
         let mut inputs: Vec<ColumnRef> = fed.iter().map(|fed| fed.read).collect();
         let placed = self.only_placement(inputs.iter().chain(&passthrough_columns));
         let trim = trim::trim(self.workflow, stage, (&inputs, &takes.tensors()), self.cx)?;
-        let wants: Vec<TensorSpec> = fed.iter().map(|fed| fed.want.clone()).collect();
+        let in_loop = loop_inputs.iter().map(|input| &input.tensor);
+        let wants: Vec<TensorSpec> = fed.iter().map(|fed| &fed.want).chain(in_loop).cloned().collect();
         let mut tensors: Vec<TensorSpec> = fed.iter().map(|fed| fed.stored.clone()).collect();
         let is_loop = draft.iteration.is_some();
         // What is computed of a trimmed row depends on its picture.
@@ -56,18 +67,8 @@ impl<'a> Wiring<'a, '_> {
             self.given((model, known, draft), (&wants, &constants), fixed_batch, &fixes_open);
         let mut outputs: Vec<TensorSpec> = given.iter().map(|output| output.read.tensor.clone()).collect();
         let pixels: Vec<Option<PixelInput>> = fed.into_iter().map(|fed| fed.pixels).collect();
-        let iteration = draft.iteration.as_ref().map(|draft| {
-            let column =
-                |spec: &TensorSpec| Column { name: spec.name.clone(), ty: ColumnType::Tensor(spec.clone()) };
-            let inputs = tensors.iter().map(column).chain(values.iter().cloned()).collect();
-            let (stage, outputs, pixels) = (&node.name, columns(&given, &outputs), &pixels);
-            let is_untried = given.iter().any(|given| given.is_untried);
-            IteratedModel { stage, known, inputs, outputs, pixels, is_untried }.resolve(draft, self.cx)
-        });
-        let iteration = iteration.transpose()?;
-        if iteration.is_some() {
-            outputs.push(Iteration::rounds_output());
-        }
+        let fed = (&tensors[..], &values[..], &loop_inputs[..], &pixels[..]);
+        let iteration = self.iteration(node, known, draft, fed, (&given, &mut outputs))?;
         if let Some((_, placed)) = trim {
             inputs.push(placed);
             tensors.push(Placement::tensor());
@@ -85,6 +86,7 @@ impl<'a> Wiring<'a, '_> {
             priority: model.asked.priority(),
             recycle: model.asked.recycle,
             iteration,
+            loop_inputs,
             drops: known.drops,
             trim: trim.map(|(trim, _)| trim),
             ..BatchPlan::default()
@@ -100,6 +102,51 @@ impl<'a> Wiring<'a, '_> {
             unreadable,
             slots: Some(SlotTensors { inputs: tensors, outputs, given }),
         })
+    }
+
+    /// What the model takes, and what feeds it.
+    fn batch_inputs(
+        &mut self,
+        node: &'a StageNode,
+        model: &ModelNode,
+        known: &'a KnownModel,
+        draft: &BatchDraft,
+    ) -> Result<BatchInputs<'a>, Reported> {
+        let constants = StageConstants::of(self.constants(draft, &known.plan)?, draft, known);
+        let first_round = self.first_round(&constants, draft, &known.plan)?;
+        let takes = FedInputs::of(known, &constants.all);
+        let fixed_batch = self.fixed_batch(node, &takes);
+        let mut feeds = self.feeds(node, model, known, &takes)?;
+        feeds.in_loop.extend(first_round);
+        Ok(BatchInputs { constants: constants.in_graph(), takes, fixed_batch: fixed_batch?, feeds })
+    }
+
+    /// The loop of the stage, whose outputs are in the place of those of one round then. `fed` are the inputs of the model in slots, the values of a program,
+    /// inputs of the loop, and what is made of pixels.
+    fn iteration(
+        &mut self,
+        node: &StageNode,
+        known: &KnownModel,
+        draft: &BatchDraft,
+        (tensors, values, loop_inputs, pixels): FedOfLoop<'_>,
+        (given, outputs): (&[StageOutput], &mut Vec<TensorSpec>),
+    ) -> Result<Option<Iteration>, Reported> {
+        let Some(draft) = &draft.iteration else { return Ok(None) };
+        let tensor = |tensor: &TensorSpec| column(tensor, ColumnType::Tensor(tensor.clone()));
+        let values = values.iter().filter(|_| loop_inputs.is_empty()).cloned();
+        let in_loop = loop_inputs.iter().map(|input| tensor(&input.tensor));
+        let model = IteratedModel {
+            stage: &node.name,
+            known,
+            inputs: tensors.iter().map(tensor).chain(values).chain(in_loop).collect(),
+            outputs: columns(given, outputs),
+            pixels,
+            is_untried: given.iter().any(|given| given.is_untried),
+        };
+        let iteration = model.resolve(draft, loop_inputs.len(), self.cx)?;
+        iteration.collect.iter().for_each(|output| outputs[*output].row.insert(0, Dim::Dynamic));
+        outputs.push(Iteration::rounds_output());
+        Ok(Some(iteration))
     }
 
     /// What the stage can have of the outputs of its model, and the others. `fed` are the inputs of the model.
@@ -189,10 +236,17 @@ impl<'a> Wiring<'a, '_> {
     }
 }
 
+fn column(tensor: &TensorSpec, ty: ColumnType) -> Column {
+    Column { name: tensor.name.clone(), ty }
+}
+
 /// The columns of what is given, and of what else workers give.
 fn columns(given: &[StageOutput], outputs: &[TensorSpec]) -> Vec<Column> {
-    let column = |output: &TensorSpec, ty| Column { name: output.name.clone(), ty };
-    let said = outputs[given.len()..].iter();
-    let said = said.map(|output| column(output, ColumnType::Tensor(output.clone())));
-    given.iter().map(|output| column(&output.read.tensor, output.column())).chain(said).collect()
+    let tensor = |output: &TensorSpec| column(output, ColumnType::Tensor(output.clone()));
+    let of_model = given.iter().zip(outputs).map(|(given, output)| match given.column() {
+        // A loop may collect it.
+        ColumnType::Tensor(_) => tensor(output),
+        ty => column(output, ty),
+    });
+    of_model.chain(outputs[given.len()..].iter().map(tensor)).collect()
 }

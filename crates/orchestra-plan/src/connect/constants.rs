@@ -1,5 +1,6 @@
 //! Constants that a stage writes for inputs of its model: what they are, and whether they fit. Loads nothing.
 
+use orchestra_core::iteration::{FirstRound, LoopInput};
 use orchestra_core::{ConstantElements, DType, Dim, Element, InputConstant, TensorSpec};
 
 use super::Wiring;
@@ -9,6 +10,7 @@ use crate::kind::BatchDraft;
 use crate::nearest::{suggestion, toml_key};
 use crate::plan::ModelPlan;
 use crate::tree::{Toml, TomlNode};
+use crate::workflow::KnownModel;
 
 /// What a constant is for.
 struct ConstantInput<'a> {
@@ -26,7 +28,106 @@ struct WrittenConstant<'a> {
     elements: Vec<&'a TomlNode>,
 }
 
+/// The constants of a stage.
+pub(super) struct StageConstants {
+    /// In the order of the file.
+    pub all: Vec<InputConstant>,
+    /// The places of those that a loop feeds from its second round on.
+    pub of_first_round: Vec<usize>,
+}
+
+impl StageConstants {
+    pub fn of(all: Vec<InputConstant>, draft: &BatchDraft, known: &KnownModel) -> Self {
+        let is_fed =
+            |constant: &InputConstant| match draft.iteration.as_ref().map(|iteration| &iteration.feed) {
+                Some(Some(feed)) => feed.iter().any(|(input, _)| input.value == constant.input),
+                Some(None) if draft.iteration.as_ref().is_some_and(|iteration| iteration.each.is_empty()) => {
+                    known.declared.iter().any(|output| output.name == constant.input)
+                }
+                Some(None) => false,
+                None => false,
+            };
+        let of_first_round = (0..all.len()).filter(|at| is_fed(&all[*at])).collect();
+        Self { all, of_first_round }
+    }
+
+    /// Those that the graph of the model holds.
+    pub fn in_graph(&self) -> Vec<InputConstant> {
+        let all = self.all.iter().enumerate().filter(|(at, _)| !self.of_first_round.contains(at));
+        all.map(|(_, constant)| constant.clone()).collect()
+    }
+}
+
 impl Wiring<'_, '_> {
+    /// What the first round of a loop takes of its constants.
+    pub(super) fn first_round(
+        &mut self,
+        constants: &StageConstants,
+        draft: &BatchDraft,
+        model: &ModelPlan,
+    ) -> Result<Vec<LoopInput>, Reported> {
+        let mut found = Vec::new();
+        for name in draft.iteration.iter().flat_map(|iteration| &iteration.each) {
+            self.steps_through_rows(name, constants, draft, model)?;
+        }
+        for at in &constants.of_first_round {
+            let (constant, (name, _)) = (&constants.all[*at], &draft.constants[*at]);
+            let ConstantElements::Numbers(dtype, elements) = &constant.elements else { return Err(Reported) };
+            let input = model.inputs.iter().find(|input| input.name == constant.input);
+            let axis = model.batch_axis(&constant.input);
+            let of_row =
+                |at: usize, n: &Option<usize>| (at != axis).then_some(n.map_or(Dim::Dynamic, Dim::Fixed));
+            let row = constant.shape.iter().enumerate().filter_map(|(at, n)| of_row(at, n)).collect();
+            let tensor = input.map(|input| TensorSpec { row, ..input.clone() });
+            let fits = |tensor: &TensorSpec| {
+                [Some(dtype.size_bytes()), tensor.row_bytes()].contains(&Some(elements.len()))
+            };
+            match tensor.filter(fits) {
+                Some(tensor) => {
+                    found.push(LoopInput { tensor, first: FirstRound::Constant(elements.clone()) });
+                }
+                None => {
+                    let message = format!(
+                        "the constant for input `{}` of model `{}` is no row: a loop feeds the input from its second round on",
+                        name.value, model.name
+                    );
+                    let help = format!("write a single value, which fills it: {} = 0", toml_key(&name.value));
+                    return self.cx.error(name.span, message).help(help).fail();
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether an input can step through what a row has.
+    fn steps_through_rows(
+        &mut self,
+        name: &Spanned<String>,
+        constants: &StageConstants,
+        draft: &BatchDraft,
+        model: &ModelPlan,
+    ) -> Result<(), Reported> {
+        let (input, model_name) = (&name.value, &model.name);
+        let (message, help) = match constants.all.iter().position(|constant| constant.input == *input) {
+            Some(at) => {
+                let is_fed = constants.of_first_round.contains(&at);
+                let why = if is_fed { "it takes an output of the round before" } else { "it is a constant" };
+                (
+                    format!("input `{input}` of model `{model_name}` cannot step through a row: {why}"),
+                    format!("name the stage that feeds it: {} = \"stage\"", toml_key(input)),
+                )
+            }
+            None if draft.program.is_some() || model.inputs.iter().any(|of| of.name == *input) => {
+                return Ok(());
+            }
+            None => (
+                format!("model `{model_name}` has no input `{input}` that can step through a row"),
+                suggestion("inputs", input, model.inputs.iter().map(|of| &*of.name)),
+            ),
+        };
+        self.cx.error(name.span, message).help(help).fail()
+    }
+
     /// The constants of a stage in terms of its model.
     pub(super) fn constants(
         &mut self,

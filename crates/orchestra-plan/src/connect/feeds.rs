@@ -1,6 +1,7 @@
 //! What feeds the inputs of a model or program: the links of a stage, and whether the columns that they lead to fit. Loads nothing.
 
 use orchestra_core::data::{Column, ColumnType, Schema};
+use orchestra_core::iteration::{FirstRound, LoopInput};
 use orchestra_core::{Code, DType, Dim, InputConstant, PixelInput, TensorSpec, TextInput};
 
 use super::{Wiring, input, links};
@@ -8,7 +9,7 @@ use crate::diagnostics::Reported;
 use crate::fields::Spanned;
 use crate::kind::{Draft, Input};
 use crate::nearest::{list, suggestion, toml_key};
-use crate::plan::{ColumnRef, ScalarInput, fed_texts};
+use crate::plan::{ColumnRef, ScalarInput};
 use crate::workflow::{KnownModel, Link, ModelNode, StageNode};
 
 /// An input of a model, and what feeds it.
@@ -27,6 +28,8 @@ pub(super) struct ModelFeeds {
     pub slots: Vec<Fed>,
     pub values: Vec<Column>,
     pub passthrough_columns: Vec<ColumnRef>,
+    /// Inputs of a loop that lie in no slot.
+    pub in_loop: Vec<LoopInput>,
 }
 
 /// The inputs of a model that rows feed: those that are no constants.
@@ -39,12 +42,12 @@ pub(super) struct FedInputs<'k> {
 }
 
 impl<'k> FedInputs<'k> {
-    pub fn of(known: &'k KnownModel, constants: &'k [InputConstant]) -> Self {
+    pub fn of(known: &'k KnownModel, constants: &[InputConstant]) -> Self {
         let is_fed = |name: &str| constants.iter().all(|constant| constant.input != name);
         let rows = known.plan.inputs.iter().zip(known.open_inputs.iter().copied());
         Self {
             rows: rows.filter(|(input, _)| is_fed(&input.name)).collect(),
-            texts: fed_texts(&known.plan.text_inputs, constants).collect(),
+            texts: known.plan.text_inputs.iter().filter(|input| is_fed(&input.name)).collect(),
             missing: known.plan.scalars.iter().filter(|scalar| is_fed(&scalar.name)).collect(),
         }
     }
@@ -74,8 +77,15 @@ impl<'a> Wiring<'a, '_> {
         };
         let (links, of_texts) = links.split_at(takes.rows.len());
         let (mut feeds, mut all) = (ModelFeeds::default(), Ok(()));
+        let each = node.batch().and_then(|batch| Some(&batch.iteration.as_ref()?.each));
+        let steps =
+            |input: &TensorSpec| each.is_some_and(|each| each.iter().any(|name| name.value == input.name));
         for (input, link) in takes.rows.iter().zip(links) {
-            all = self.feed(node, model, known, *input, link, &mut feeds).and(all);
+            let fed = match steps(input.0) {
+                true => self.feed_parts(node, input.0, link, &mut feeds),
+                false => self.feed(node, model, known, *input, link, &mut feeds),
+            };
+            all = fed.and(all);
         }
         for (want, link) in takes.texts.iter().zip(of_texts) {
             all = self.feed_texts(node, want, link, &mut feeds).and(all);
@@ -139,6 +149,48 @@ impl<'a> Wiring<'a, '_> {
         let stored = self.fits(&model.name.value, &want, link, ty)?;
         let (read, row) = (ColumnRef { from: link.target, column }, tensor.row.clone());
         feeds.slots.push(Fed { read, want: TensorSpec { row, ..want }, stored, pixels });
+        Ok(())
+    }
+
+    /// Adds what a link feeds an input that steps through it: a tensor with one dimension more than the input.
+    fn feed_parts(
+        &mut self,
+        node: &StageNode,
+        want: &TensorSpec,
+        link: &Link,
+        feeds: &mut ModelFeeds,
+    ) -> Result<(), Reported> {
+        let reader = format!("stage `{}`", node.name.value);
+        let input = input(self.workflow, link)?;
+        let parts = |column: &Column| {
+            let tensor = column.ty.required().tensor()?;
+            let row = tensor.row.get(1..)?;
+            let part = TensorSpec {
+                name: want.name.clone(),
+                batch: want.batch,
+                row: row.to_vec(),
+                ..tensor.clone()
+            };
+            (part.dtype == want.dtype && is_same_row(want, &part)).then_some(part)
+        };
+        let shape: Vec<String> = [Dim::Dynamic].iter().chain(&want.row).map(ToString::to_string).collect();
+        let (dtype, shape) = (want.dtype, shape.join(", "));
+        let what = format!(
+            "a tensor for `{}` to step through, {dtype}[{shape}]: a function in Python makes one of other columns",
+            want.name
+        );
+        let own = input.gives.position(&want.name).filter(|_| input.column.is_none());
+        let own = own.filter(|place| parts(&input.gives.0[*place]).is_some());
+        let column = match own {
+            Some(column) => column,
+            None => input.column(&reader, &what, |column| parts(column).is_some(), &mut self.cx.diags)?,
+        };
+        let Column { ty, .. } = &input.gives.0[column];
+        let tensor = parts(&input.gives.0[column]).ok_or(Reported)?;
+        feeds.in_loop.push(LoopInput { tensor, first: FirstRound::Part });
+        // An item that lacks its value fails.
+        feeds.values.push(Column { name: want.name.clone(), ty: ty.required().clone() });
+        feeds.passthrough_columns.push(ColumnRef { from: link.target, column });
         Ok(())
     }
 

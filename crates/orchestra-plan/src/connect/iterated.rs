@@ -27,12 +27,50 @@ pub(super) struct IteratedModel<'a> {
 }
 
 impl IteratedModel<'_> {
-    /// The loop in terms of the model.
-    pub fn resolve(&self, draft: &IterationDraft, cx: &mut Cx<'_>) -> Result<Iteration, Reported> {
+    /// The loop in terms of the model, of whose inputs the last `in_loop` lie in no slot: those that step through a row come first.
+    pub fn resolve(
+        &self,
+        draft: &IterationDraft,
+        in_loop: usize,
+        cx: &mut Cx<'_>,
+    ) -> Result<Iteration, Reported> {
         self.check_model(cx)?;
-        let feed = self.feed(draft, cx);
+        let each = self.places("input", &self.inputs, &draft.each, cx)?;
+        let collect = self.places("output", &self.outputs, &draft.collect, cx)?;
+        let feed = self.feed(draft, cx)?;
+        for (place, name) in each.iter().zip(&draft.each) {
+            let (input, stage) = (&name.value, &self.stage.value);
+            if feed.iter().any(|feed| feed.input == *place) {
+                let message = format!(
+                    "input `{input}` of stage `{stage}` cannot step through a row: it takes an output of the round before"
+                );
+                return cx.error(name.span, message).help("name it in `feed` or in `each`").fail();
+            }
+        }
         let until = draft.until.as_ref().map(|until| self.until(until, cx)).transpose()?;
-        Ok(Iteration { rounds: draft.rounds, feed: feed?, until })
+        let each = (self.inputs.len() - in_loop..).take(each.len()).collect();
+        Ok(Iteration { rounds: draft.rounds, feed, each, collect, until })
+    }
+
+    /// The places of these inputs or outputs, each of which is named once.
+    fn places(
+        &self,
+        what: &str,
+        columns: &[Column],
+        names: &[Spanned<String>],
+        cx: &mut Cx<'_>,
+    ) -> Result<Vec<usize>, Reported> {
+        let mut places = Vec::new();
+        for name in names {
+            let place = self.place(what, columns, name, cx)?;
+            if places.contains(&place) {
+                let message =
+                    format!("{what} `{}` of stage `{}` is named twice", name.value, self.stage.value);
+                return cx.error(name.span, message).help("name it once").fail();
+            }
+            places.push(place);
+        }
+        Ok(places)
     }
 
     fn name(&self) -> &str {
@@ -92,7 +130,10 @@ impl IteratedModel<'_> {
     }
 
     fn feed(&self, draft: &IterationDraft, cx: &mut Cx<'_>) -> Result<Vec<Feed>, Reported> {
-        let Some(pairs) = &draft.feed else { return self.feed_by_default(cx) };
+        let Some(pairs) = &draft.feed else {
+            // What steps through a row may keep nothing from round to round.
+            return if draft.each.is_empty() { self.feed_by_default(cx) } else { Ok(Vec::new()) };
+        };
         let mut found: Result<Vec<Feed>, Reported> = Ok(Vec::new());
         let mut taken = Vec::new();
         for (input, at) in pairs {

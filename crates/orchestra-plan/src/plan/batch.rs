@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::data::Column;
+use orchestra_core::iteration::LoopInput;
 use orchestra_core::{
     Code, DType, DeviceId, DeviceSpec, InputConstant, Iteration, ModelId, ReadOutput, SandboxRules,
     SessionTuning, TensorSpec, TextInput, Trim,
@@ -148,6 +149,9 @@ pub struct BatchPlan {
     /// How the model runs on its own outputs, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iteration: Option<Iteration>,
+    /// The inputs of the loop that lie in no slot. The first `values` are what it steps through.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub loop_inputs: Vec<LoopInput>,
     /// Whether the program may drop rows.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub drops: bool,
@@ -183,10 +187,17 @@ impl BatchPlan {
         self.iteration.as_ref().map(|iteration| iteration::settings(iteration, self))
     }
 
+    /// The inputs of numbers that rows or loops feed, as they lie in slots or beside them.
+    pub fn model_inputs(&self) -> impl Iterator<Item = &TensorSpec> {
+        let in_slots = self.layout.inputs.iter().map(|span| &span.tensor);
+        in_slots.chain(self.loop_inputs.iter().map(|input| &input.tensor))
+    }
+
     /// What it takes, by the names of the model or program: what lies in slots, then what does not.
     pub fn input_names(&self) -> impl Iterator<Item = &str> {
         let in_slots = self.layout.inputs.iter().map(|span| &*span.tensor.name);
-        in_slots.chain(self.values.iter().map(|column| &*column.name))
+        let values = self.values.iter().filter(|_| self.loop_inputs.is_empty()).map(|column| &*column.name);
+        in_slots.chain(values).chain(self.loop_inputs.iter().map(|input| &*input.tensor.name))
     }
 
     /// How many answers of outputs of open shape the run may hold at once, at most: of all batches that are with workers, one that each worker is just sending,

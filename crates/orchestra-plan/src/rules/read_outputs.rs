@@ -59,6 +59,8 @@ fn drop_others(workflow: &mut Workflow, stage: usize, kept: &[bool]) {
     if let Some(iteration) = connected.plan.batch_mut().and_then(|batch| batch.iteration.as_mut()) {
         iteration.feed.iter_mut().for_each(|feed| feed.output = place_among(kept, feed.output));
         iteration.until.iter_mut().for_each(|until| until.output = place_among(kept, until.output));
+        iteration.collect.retain(|output| kept[*output]);
+        iteration.collect.iter_mut().for_each(|output| *output = place_among(kept, *output));
     }
     fn retain<T>(of: &mut Vec<T>, kept: &[bool]) {
         let mut kept = kept.iter();

@@ -15,11 +15,11 @@ impl CompletedBatch {
     /// What this batch has of each output of the stage, which are those that its schema lists.
     pub fn outputs<'a>(&'a self, columns: &'a [Column]) -> Result<Vec<OutputRows<'a>>, String> {
         let output = |(i, column): (usize, &'a Column)| {
-            let dynamic = self.dynamic.iter().find(|d| d.output == i);
+            let packed = || self.dynamic.iter().find(|d| d.output == i);
             match &column.ty {
-                ColumnType::Text => self.texts(&column.name, dynamic),
-                ColumnType::List(columns) => self.lists(&column.name, columns, dynamic),
-                ty => self.tensors(i, ty.stored().ok_or_else(|| missing(&column.name))?, dynamic),
+                ColumnType::Text => self.texts(&column.name, packed()),
+                ColumnType::List(columns) => self.lists(&column.name, columns, packed()),
+                ty => self.tensors(i, ty.stored().ok_or_else(|| missing(&column.name))?),
             }
         };
         columns.iter().enumerate().map(output).collect()
@@ -47,35 +47,16 @@ impl CompletedBatch {
         Ok(OutputRows::Lists(lists))
     }
 
-    fn tensors<'a>(
-        &'a self,
-        i: usize,
-        spec: &'a TensorSpec,
-        dynamic: Option<&'a DynamicOutput>,
-    ) -> Result<OutputRows<'a>, String> {
-        let rows = self.rows.count;
-        let shape = match dynamic {
-            // Nothing that is made of it may take its word for a size.
-            Some(d) if !d.is_sound() || d.dtype != spec.dtype => {
-                Err(format!("output `{}` has not the type and size that the worker says", spec.name))
-            }
-            Some(d) if d.shape.first() == Some(&rows) => Ok(d.shape[1..].to_vec()),
-            Some(d) => Err(format!(
-                "output `{}` has shape {:?} for {rows} items and cannot be split; set `batch = {{ max = 1 }}`",
-                spec.name, d.shape
-            )),
-            None => {
-                let fixed = |d: &Dim| d.fixed().ok_or_else(|| missing(&spec.name));
-                spec.row.iter().map(fixed).collect()
-            }
-        }?;
+    fn tensors<'a>(&'a self, i: usize, spec: &'a TensorSpec) -> Result<OutputRows<'a>, String> {
+        let mut pieces = self.dynamic.iter().filter(|d| d.output == i).peekable();
+        if pieces.peek().is_some() {
+            return open_tensors(spec, self.rows.count, pieces);
+        }
+        let fixed = |d: &Dim| d.fixed().ok_or_else(|| missing(&spec.name));
+        let shape: Vec<usize> = spec.row.iter().map(fixed).collect::<Result<_, _>>()?;
         let row_bytes = shape.iter().product::<usize>() * spec.dtype.size_bytes();
-        let data = match dynamic {
-            Some(d) => Some(RowData::Here(&d.data)),
-            None => self.outputs.as_ref().and_then(|outputs| outputs.rows(i)).map(RowData::Shared),
-        };
-        match data {
-            Some(data) if data.len() == rows * row_bytes => {
+        match self.outputs.as_ref().and_then(|outputs| outputs.rows(i)) {
+            Some(data) if data.len() == self.rows.count * row_bytes => {
                 Ok(OutputRows::Tensors { spec, shape, row_bytes, data })
             }
             _ => Err(format!("output `{}` has not the size that its shape says", spec.name)),
@@ -83,30 +64,61 @@ impl CompletedBatch {
     }
 }
 
+/// An output of open shape of so many rows: in one piece, or in several where rows have other shapes.
+fn open_tensors<'a>(
+    spec: &'a TensorSpec,
+    rows: usize,
+    outputs: impl Iterator<Item = &'a DynamicOutput>,
+) -> Result<OutputRows<'a>, String> {
+    let (mut pieces, mut shapes, mut end) = (Vec::new(), Vec::new(), 0_usize);
+    for of in outputs {
+        // Nothing that is made of it may take its word for a size.
+        if !of.is_sound() || of.dtype != spec.dtype {
+            return Err(format!("output `{}` has not the type and size that the worker says", spec.name));
+        }
+        shapes.push(&of.shape);
+        let [count, shape @ ..] = &of.shape[..] else { continue };
+        let row_bytes = shape.iter().product::<usize>() * spec.dtype.size_bytes();
+        end = end.saturating_add(*count);
+        pieces.push(OpenRows { end, shape, row_bytes, data: &of.data });
+    }
+    if end == rows && pieces.len() == shapes.len() {
+        return Ok(OutputRows::Open { spec, pieces });
+    }
+    let shapes = shapes.iter().map(|shape| format!("{shape:?}")).collect::<Vec<_>>().join(", ");
+    Err(format!(
+        "output `{}` has shape {shapes} for {rows} items and cannot be split; set `batch = {{ max = 1 }}`",
+        spec.name
+    ))
+}
+
 fn missing(name: &str) -> String {
     format!("output `{name}` is missing")
 }
 
 pub enum OutputRows<'a> {
-    Tensors { spec: &'a TensorSpec, shape: Vec<usize>, row_bytes: usize, data: RowData<'a> },
+    Tensors {
+        spec: &'a TensorSpec,
+        shape: Vec<usize>,
+        row_bytes: usize,
+        data: SharedBytes<'a>,
+    },
+    /// Tensors that came in a frame.
+    Open {
+        spec: &'a TensorSpec,
+        pieces: Vec<OpenRows<'a>>,
+    },
     Texts(Vec<&'a str>),
     Lists(Vec<Arc<[OwnedRow]>>),
 }
 
-#[derive(Clone, Copy)]
-pub enum RowData<'a> {
-    /// Of an output that came in a frame.
-    Here(&'a [u8]),
-    Shared(SharedBytes<'a>),
-}
-
-impl RowData<'_> {
-    fn len(self) -> usize {
-        match self {
-            Self::Here(data) => data.len(),
-            Self::Shared(data) => data.len(),
-        }
-    }
+/// Rows of one shape.
+pub struct OpenRows<'a> {
+    /// The row behind the last of them.
+    end: usize,
+    shape: &'a [usize],
+    row_bytes: usize,
+    data: &'a [u8],
 }
 
 impl OutputRows<'_> {
@@ -114,18 +126,52 @@ impl OutputRows<'_> {
     pub fn row<'a>(&'a self, row: usize, copy: &'a mut Vec<u8>) -> Value<'a> {
         match self {
             OutputRows::Tensors { spec, shape, row_bytes, data } => {
-                let span = row * row_bytes..(row + 1) * row_bytes;
-                let data = match data {
-                    RowData::Here(data) => &data[span],
-                    RowData::Shared(data) => {
-                        data.slice(span).copy_into(copy);
-                        copy
-                    }
-                };
+                data.slice(row * row_bytes..(row + 1) * row_bytes).copy_into(copy);
+                Value::Tensor(TensorView { name: &spec.name, dtype: spec.dtype, shape, data: copy })
+            }
+            OutputRows::Open { spec, pieces } => {
+                let piece = pieces.partition_point(|piece| piece.end <= row);
+                let first = if piece == 0 { 0 } else { pieces[piece - 1].end };
+                let OpenRows { shape, row_bytes, data, .. } = &pieces[piece];
+                let data = &data[(row - first) * row_bytes..(row - first + 1) * row_bytes];
                 Value::Tensor(TensorView { name: &spec.name, dtype: spec.dtype, shape, data })
             }
             OutputRows::Texts(texts) => Value::Text(texts[row]),
             OutputRows::Lists(lists) => Value::List(&lists[row]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::DType;
+
+    use super::*;
+
+    fn piece(shape: &[usize]) -> DynamicOutput {
+        let data = (0..shape.iter().product::<usize>() as u8).collect();
+        DynamicOutput { output: 0, dtype: DType::U8, shape: shape.to_vec(), data }
+    }
+
+    #[test]
+    fn rows_of_several_shapes_come_in_pieces_and_no_other_number_of_them_is_believed() {
+        let row = vec![Dim::Dynamic, Dim::Fixed(2)];
+        let spec = TensorSpec { name: "y".into(), dtype: DType::U8, row, batch: Dim::Dynamic };
+        let pieces = [piece(&[2, 1, 2]), piece(&[1, 3, 2]), piece(&[1, 0, 2])];
+        let rows = open_tensors(&spec, 4, pieces.iter()).unwrap();
+        let shown = |row| match rows.row(row, &mut Vec::new()) {
+            Value::Tensor(TensorView { shape, data, .. }) => (shape.to_vec(), data.to_vec()),
+            _ => panic!("it is no tensor"),
+        };
+        assert_eq!(shown(0), (vec![1, 2], vec![0, 1]));
+        assert_eq!(shown(1), (vec![1, 2], vec![2, 3]));
+        assert_eq!(shown(2), (vec![3, 2], vec![0, 1, 2, 3, 4, 5]));
+        assert_eq!(shown(3), (vec![0, 2], vec![]));
+        let long = DynamicOutput { data: vec![0], ..piece(&[1, 1, 2]) };
+        for (rows, pieces) in
+            [(3, &pieces[..]), (5, &pieces[..]), (1, &[long]), (1, &[piece(&[]), piece(&[1, 2])])]
+        {
+            assert!(open_tensors(&spec, rows, pieces.iter()).is_err());
         }
     }
 }
