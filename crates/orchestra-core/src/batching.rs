@@ -16,7 +16,7 @@ crate::named_enum! {
         Full = "full",
         /// Its oldest row had waited for `batch.wait`.
         Timer = "timer",
-        /// The next row is trimmed to another size.
+        /// No slot was free for a row that is trimmed to another size.
         Size = "size",
         /// The source has nothing more.
         Drain = "drain",

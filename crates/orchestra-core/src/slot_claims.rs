@@ -35,7 +35,7 @@ pub struct Claim {
     pub closes: Option<Closed>,
 }
 
-/// A slot that has no more claims. Exactly one thread gets this, and calls [`SlotClaims::end`] with it.
+/// A slot that has no more claims. Exactly one thread gets this, and calls [`SlotClaims::end`] or [`SlotClaims::reopen`] with it.
 pub struct Closed {
     pub slot: SlotId,
     rows: usize,
@@ -109,7 +109,7 @@ impl<S> SlotClaims<S> {
     /// two where there are two spare ones, so a writer fills two slots per wake-up.
     ///
     /// No writer waits for ever. It waits only after it saw no slot free, and all slots come back, but for at most one that is open and waits
-    /// for rows. Two spare slots mean four slots or more, so at some release two are free. This needs that no writer holds a row
+    /// for rows: who keeps closed slots to reopen them ends these before it waits. Two spare slots mean four slots or more, so at some release two are free. This needs that no writer holds a row
     /// while it waits for another one.
     pub fn new(slot_rows: usize, held: usize, slots: impl IntoIterator<Item = S>) -> Self {
         let slots: Vec<_> = slots.into_iter().map(|of| Slot { progress: AtomicU64::new(0), of }).collect();
@@ -188,6 +188,12 @@ impl<S> SlotClaims<S> {
         let open = OpenSlot(self.open.swap(OpenSlot::NONE.0, Ordering::Acquire));
         let slot = open.slot()?;
         (open.claims() < self.slot_rows).then_some(Closed { slot, rows: open.claims() })
+    }
+
+    /// Opens a slot again that was closed and is not ended. No slot with room is open, and no other thread opens one meanwhile.
+    pub fn reopen(&self, closed: Closed) {
+        let open = OpenSlot::new(closed.slot).0 + closed.rows as u64;
+        self.open.swap(open, Ordering::SeqCst);
     }
 
     /// Makes it known how many rows a closed slot has. What the thread wrote before is seen where it is complete.

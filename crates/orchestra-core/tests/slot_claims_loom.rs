@@ -172,6 +172,21 @@ fn two_closes_close_a_slot_once() {
 }
 
 #[test]
+fn a_slot_that_is_opened_again_goes_on_beside_a_close() {
+    all_orders(3, || {
+        let pool = pool(3, 1, 2);
+        pool.write(1);
+        let closer = spawn(&pool, Pool::close);
+        if let Some(closed) = pool.claims.close() {
+            pool.claims.reopen(closed);
+        }
+        pool.write(2);
+        join([closer]);
+        assert!(pool.ends_with(2).len() <= 2);
+    });
+}
+
+#[test]
 fn writers_of_one_slot_wait_for_each_other_and_not_for_ever() {
     all_orders(3, || {
         let pool = pool(1, 1, 1);

@@ -46,6 +46,9 @@ pub struct SlotPool {
     open_since: AtomicU64,
     /// What the rows of the open slot are trimmed to, in a pool of such rows. Locked while one is claimed: no slot is opened with another size meanwhile.
     open_size: Mutex<TrimmedSize>,
+    /// In such a pool, slots of other sizes that have room: they are opened again for the next row of their size. Locked while one is taken aside or back, so
+    /// that none is missed by who looks for the oldest.
+    aside: Mutex<Vec<(TrimmedSize, Closed)>>,
     /// Filled slots that the batcher has not taken, in the order in which they were filled.
     filled: Mutex<VecDeque<Filled>>,
     watch: AtomicU8,
@@ -127,6 +130,7 @@ impl SlotPool {
             clock,
             open_since: AtomicU64::new(0),
             open_size: Mutex::default(),
+            aside: Mutex::default(),
             filled: Mutex::default(),
             watch: AtomicU8::new(SlotEvent::Openings as u8),
             freed: Notify::new(),
@@ -145,16 +149,28 @@ impl SlotPool {
         self.claim_or(NoneFree::Wait)
     }
 
-    /// As [`SlotPool::claim`], for a row that is trimmed to `size`. All rows of a slot are trimmed alike: an open slot of another size is closed.
+    /// As [`SlotPool::claim`], for a row that is trimmed to `size`. All rows of a slot are trimmed alike, so there is one with room for each size; where
+    /// no slot is free, all of these leave.
     ///
     /// All rows of a pool are claimed so, or none.
     pub fn claim_trimmed(&self, size: TrimmedSize) -> Option<RowLease<'_>> {
         let mut open_size = locked(&self.open_size);
         if *open_size != size {
-            self.close(LeaveReason::Size);
+            let mut aside = locked(&self.aside);
+            aside.extend(self.claims.close().map(|closed| (*open_size, closed)));
+            if let Some(at) = aside.iter().position(|(of, _)| *of == size) {
+                let (_, closed) = aside.swap_remove(at);
+                let opened = self.claims.slot(closed.slot).opened.load(Ordering::Relaxed);
+                self.open_since.store(opened, Ordering::Relaxed);
+                self.claims.reopen(closed);
+            }
             *open_size = size;
         }
-        self.claim()
+        let lease = self.claim_or(NoneFree::GiveUp);
+        lease.or_else(|| {
+            self.close_aside(LeaveReason::Size);
+            self.claim()
+        })
     }
 
     /// The same without blocking the thread. Only one task at a time may wait here.
@@ -217,17 +233,30 @@ impl SlotPool {
         !locked(&self.filled).is_empty()
     }
 
+    /// The batch that is being filled; of several, with the time of the oldest row of all.
     pub fn open_batch(&self) -> Option<OpenBatch> {
-        let rows = self.claims.open_rows()?;
-        let oldest_since = Duration::from_nanos(self.open_since.load(Ordering::Relaxed));
-        Some(OpenBatch { rows, oldest_since })
+        let aside = locked(&self.aside);
+        let since = |(_, closed): &(TrimmedSize, Closed)| {
+            self.claims.slot(closed.slot).opened.load(Ordering::Relaxed)
+        };
+        let aside = aside.iter().map(since).min();
+        let rows = self.claims.open_rows();
+        let open = rows.map(|_| self.open_since.load(Ordering::Relaxed));
+        let oldest_since = Duration::from_nanos(open.into_iter().chain(aside).min()?);
+        Some(OpenBatch { rows: rows.unwrap_or(1), oldest_since })
     }
 
-    /// Closes the open slot: it is filled when its last claimed row is published.
+    /// Closes the open slot, and those that were set aside: each is filled when its last claimed row is published.
     pub fn close(&self, reason: LeaveReason) {
         if let Some(closed) = self.claims.close() {
             self.end(closed, reason);
         }
+        self.close_aside(reason);
+    }
+
+    fn close_aside(&self, reason: LeaveReason) {
+        let aside = std::mem::take(&mut *locked(&self.aside));
+        aside.into_iter().for_each(|(_, closed)| self.end(closed, reason));
     }
 
     /// No slot is open, none is being filled and none waits for the batcher.

@@ -136,13 +136,35 @@ fn rows_that_are_trimmed_differently_never_share_a_slot() {
 }
 
 #[test]
-fn a_row_of_another_size_sends_the_open_slot_on_its_way() {
-    let (pool, _events) = pool(4, 3);
-    for (index, size) in (0..).zip([[32, 48], [32, 48], [64, 48], [32, 48]]) {
-        pool.claim_trimmed(size).unwrap().publish(ticket(index));
-    }
-    let left: Vec<_> = all_filled(&pool).iter().map(|slot| (slot.tokens.len(), slot.reason)).collect();
-    assert_eq!(left, [(2, LeaveReason::Size), (1, LeaveReason::Size)]);
+fn rows_of_each_size_fill_a_slot_of_their_own_until_none_is_free() {
+    let (pool, events) = pool(4, 3);
+    let write = |index, size| pool.claim_trimmed(size).unwrap().publish(ticket(index));
+    let left = || {
+        let left = all_filled(&pool).into_iter();
+        left.map(|slot| (slot.tokens.len(), slot.reason)).collect::<Vec<_>>()
+    };
+    let (small, middle, large) = ([32, 48], [64, 48], [96, 96]);
+    (0..).zip([small, middle, small, large, small]).for_each(|(index, size)| write(index, size));
+    assert!(left().is_empty() && pool.open_batch().is_some_and(|open| open.rows == 3));
+    pool.close(LeaveReason::Timer);
+    let mut of_each = left();
+    of_each.sort_unstable();
+    assert_eq!(of_each, [(1, LeaveReason::Timer), (1, LeaveReason::Timer), (3, LeaveReason::Timer)]);
+    assert!(pool.open_batch().is_none() && pool.is_quiet());
+    // Four sizes and three slots: who finds none free sends the others on their way, and takes the first that comes back.
+    std::thread::scope(|scope| {
+        scope
+            .spawn(|| (0..).zip([small, middle, large, [8, 8]]).for_each(|(index, size)| write(index, size)));
+        let mut of_size = Vec::new();
+        while of_size.len() < 3 {
+            events.recv_timeout(Duration::from_secs(60)).expect("slots leave");
+            of_size.extend(left());
+        }
+        assert_eq!(of_size, [(1, LeaveReason::Size); 3]);
+    });
+    pool.close(LeaveReason::Drain);
+    assert_eq!(left(), [(1, LeaveReason::Drain)]);
+    assert!(pool.is_quiet());
 }
 
 #[test]
