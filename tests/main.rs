@@ -60,6 +60,7 @@ mod numbers;
 mod objects;
 mod other_stores;
 mod output_gone;
+mod pace;
 mod pages;
 mod parent_killed_anywhere;
 mod parent_reads_no_item;

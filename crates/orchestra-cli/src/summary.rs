@@ -4,7 +4,7 @@ mod tasks;
 
 use std::path::PathBuf;
 
-use orchestra::{Bottleneck, FailureCause, RunStatus, TaskReport, TaskStanding};
+use orchestra::{Bottleneck, FailureCause, RunStatus, StagePace, TaskReport, TaskStanding};
 
 use crate::args::shell_word;
 use crate::exit_code::ExitCode;
@@ -114,8 +114,8 @@ impl Summary {
                 let workers = counted(report.restarts(), "worker died and was", "workers died and were");
                 fact("restarts", format!("{workers} replaced; no item was lost by that"));
             }
-            if let Some(words) = pace(report.bottleneck).filter(|_| report.seconds >= TELLING_SECONDS) {
-                fact("pace", words.to_owned());
+            if let Some(words) = pace(report).filter(|_| report.seconds_items >= TELLING_SECONDS) {
+                fact("pace", words);
             }
         }
         for output in &self.outputs {
@@ -229,23 +229,37 @@ impl Summary {
     }
 }
 
-fn pace(bottleneck: Bottleneck) -> Option<&'static str> {
-    match bottleneck {
-        Bottleneck::Unknown => None,
-        Bottleneck::Loading => {
-            Some("set by reading and decoding: the models waited for items; more cores or smaller files help")
+fn pace(report: &RunStatus) -> Option<String> {
+    let percent = |part: f64| (part * 100.0).round();
+    let busiest = report.pace.as_ref().map(|StagePace { stage, workers, busy, cores_idle, .. }| {
+        let workers = counted(*workers, "worker was", "workers were");
+        format!(
+            "`{stage}`: its {workers} busy {} %, and {} % of the cores were idle",
+            percent(*busy),
+            percent(*cores_idle)
+        )
+    });
+    let set = report.pace.as_ref().map_or(&[][..], |pace| &pace.set);
+    let set = set.iter().map(|set| format!(" --set {}", shell_word(set))).collect::<String>();
+    Some(match (report.bottleneck, busiest) {
+        (Bottleneck::Unknown, _) => return None,
+        (Bottleneck::Inference, Some(busiest)) if set.is_empty() => format!("set by {busiest}"),
+        (Bottleneck::Inference, Some(busiest)) => format!("set by {busiest};{set} helps"),
+        (Bottleneck::Handover, Some(busiest)) => {
+            format!("set by no part alone; the busiest was {busiest}")
         }
-        Bottleneck::Inference => Some(
-            "set by the models: decoded items waited for them; more devices, `workers` or a larger `batch.max` help",
-        ),
-        Bottleneck::Cpu => Some("set by the processor: decoding and models share its cores; more cores help"),
-        Bottleneck::Handover => Some(
-            "set by handing batches over: loaders and models waited for each other; a larger `batch.max` helps",
-        ),
-        Bottleneck::Sinks => Some(
-            "set by writing results: loaders and models waited for it; a faster disk or smaller records help",
-        ),
-    }
+        (Bottleneck::Inference | Bottleneck::Handover, None) => return None,
+        (Bottleneck::Loading, _) => {
+            "set by reading and decoding: the models waited for items; smaller files help".into()
+        }
+        (Bottleneck::Cpu, _) => {
+            "set by the processor: decoding and models keep its cores busy; more cores help".into()
+        }
+        (Bottleneck::Sinks, _) => {
+            "set by writing results: loaders and models waited for it; a faster disk or smaller records help"
+                .into()
+        }
+    })
 }
 
 #[cfg(test)]
@@ -296,8 +310,30 @@ digits finished: 10,000 items read, 10,000 done, 0 failed
 
     #[test]
     fn a_run_that_was_too_short_to_tell_names_no_pace() {
-        let of = |seconds| summary(RunStatus { seconds, bottleneck: Bottleneck::Cpu, ..report() });
+        let of =
+            |seconds_items| summary(RunStatus { seconds_items, bottleneck: Bottleneck::Cpu, ..report() });
         assert!(!of(1.9).text().contains("pace") && of(2.0).text().contains("pace"));
+    }
+
+    #[test]
+    fn the_stage_that_set_the_pace_is_named_and_a_setting_only_where_it_helps() {
+        let of = |bottleneck, set: &[&str]| {
+            let set = set.iter().map(|set| (*set).to_owned()).collect();
+            let pace = StagePace { stage: "run".into(), workers: 1, busy: 0.974, cores_idle: 0.5, set };
+            pace_line(RunStatus { bottleneck, pace: Some(pace), ..report() })
+        };
+        let busy = "`run`: its 1 worker was busy 97 %, and 50 % of the cores were idle";
+        let helps = format!("set by {busy}; --set models.digits.workers=2 helps");
+        assert_eq!(of(Bottleneck::Inference, &["models.digits.workers=2"]), helps);
+        assert_eq!(of(Bottleneck::Inference, &[]), format!("set by {busy}"));
+        let no_part = format!("set by no part alone; the busiest was {busy}");
+        assert_eq!(of(Bottleneck::Handover, &[]), no_part);
+    }
+
+    fn pace_line(report: RunStatus) -> String {
+        let text = summary(report).text();
+        let line = text.lines().find_map(|line| line.trim_start().strip_prefix("pace"));
+        line.expect("a run that lasts names its pace").trim().to_owned()
     }
 
     #[test]
@@ -327,7 +363,7 @@ digits finished: 10,000 items read, 9,998 done, 2 failed
   time      8.1 s, 1,234 items/s
   resumed   5,000 items were finished before this start
   restarts  1 worker died and was replaced; no item was lost by that
-  pace      set by reading and decoding: the models waited for items; more cores or smaller files help
+  pace      set by reading and decoding: the models waited for items; smaller files help
   results   out/results.jsonl
   failures  out/failures.jsonl
             1 at `f` (model), for example `a.png`: KeyError: 'x' (st.py:6)

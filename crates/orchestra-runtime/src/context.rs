@@ -117,6 +117,8 @@ pub struct RunContext {
     pub tasks: Arc<TaskBoard>,
     pub loads_alone: ExclusiveLoads,
     pub bug: RunBug,
+    /// Cores that this process may keep busy.
+    pub cores: usize,
     next_worker: AtomicU32,
 }
 
@@ -145,6 +147,7 @@ impl RunContext {
             tasks: Arc::default(),
             loads_alone: ExclusiveLoads::default(),
             bug: RunBug::default(),
+            cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             next_worker: AtomicU32::new(0),
         }
     }

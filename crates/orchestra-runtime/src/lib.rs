@@ -42,6 +42,7 @@ pub use account::counter::Counter;
 pub use account::histogram::HistogramReading;
 pub use account::meter::{Meter, RunObserver};
 pub use account::outcome::RunOutcome;
+pub use account::pace::StagePace;
 pub use account::stats::{DeviceStats, PipelineStats, StageOnDevice, StageStats, Stats};
 pub use account::status::{
     DeviceStatus, ItemCounts, LoaderStatus, OutputReport, PipelineStatus, RunStatus, StageStatus,

@@ -76,9 +76,10 @@ pub use orchestra_runtime::{
     Engines, EventHook, ExitKind, FoundResults, GroupOwner, HistogramReading, ItemCounts, KnownTask,
     Launched, Launcher, LiveWorker, LiveWorkers, LoaderStatus, Meter, OutputReport, PipelineStats,
     PipelineStatus, Prepared, ProcessError, ProcessLauncher, RunHandle, RunObserver, RunOptions, RunOutcome,
-    RunStatus, StageOnDevice, StageStats, StageStatus, StartFlowError, StartRunError, Stats, StopHandle,
-    TaskBoard, TaskReport, TaskStanding, Timeouts, WorkerEvent, WorkerMemory, WorkerProcess, WorkerUse,
-    actor_runtime, command_bounds, commands_live, expand_of, failure_causes, known_tasks, running_commands,
+    RunStatus, StageOnDevice, StagePace, StageStats, StageStatus, StartFlowError, StartRunError, Stats,
+    StopHandle, TaskBoard, TaskReport, TaskStanding, Timeouts, WorkerEvent, WorkerMemory, WorkerProcess,
+    WorkerUse, actor_runtime, command_bounds, commands_live, expand_of, failure_causes, known_tasks,
+    running_commands,
     trace::{self, Tracer},
 };
 pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, TaskRecord, only_files};

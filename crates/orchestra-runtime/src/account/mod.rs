@@ -6,5 +6,6 @@ pub mod history;
 pub mod left_out;
 pub mod meter;
 pub mod outcome;
+pub mod pace;
 pub mod stats;
 pub mod status;

@@ -48,6 +48,8 @@ pub struct StageStats {
     pub failed: Counter,
     /// Time that threads or workers spent on it.
     pub busy: Counter,
+    /// Workers that were added to those at the start.
+    pub added: Counter,
     /// Batch slots of it that are taken now. Its pool changes it.
     pub slots_in_use: Arc<Counter>,
     /// Items in each batch that was sent, halves and repeats included; of batch stages.

@@ -9,15 +9,16 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use orchestra_core::batching::LeaveReason;
-use orchestra_core::bottleneck::{Bottleneck, TimeSpent};
+use orchestra_core::bottleneck::Bottleneck;
 use orchestra_core::failure_causes::{FailureCause, FailureCauses};
-use orchestra_core::{DeviceId, DeviceKind, LeftOutCount, PipelineId};
+use orchestra_core::{DeviceId, LeftOutCount, PipelineId};
 use orchestra_machine::Gpu;
 use orchestra_plan::{DevicePlan, Plan, RecordsPerItem, SinkPlan, StagePlan};
 use orchestra_store::{Counts, Extent, FAILURE_RECORDS, each_record};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::account::counter::Counter;
+use crate::account::pace::{StagePace, pace, workers};
 use crate::account::stats::{DeviceStats, StageStats, Stats};
 use crate::context::RunContext;
 use crate::fleet::device_use::DeviceUse;
@@ -75,6 +76,9 @@ pub struct RunStatus {
     pub batches_by_reason: BTreeMap<&'static str, u64>,
     /// The part that set the pace: `loading`, `inference`, `cpu`, `handover`, `sinks` or `unknown`.
     pub bottleneck: Bottleneck,
+    /// The stage that set it, or that was the busiest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pace: Option<StagePace>,
 }
 
 /// Items of a run: `read = done + failed` when it is complete.
@@ -130,6 +134,8 @@ pub struct StageStatus {
     pub failed: u64,
     /// Seconds that threads or workers spent on it.
     pub seconds_busy: f64,
+    /// Workers that the plan gave it, and those that were added in the run; 0 for a stage that runs in none.
+    pub workers: u64,
 }
 
 /// Seconds are summed over the threads of loaders.
@@ -233,6 +239,7 @@ impl RunStatus {
             _ => elapsed.as_secs_f64(),
         };
         let items = items(stats, counts);
+        let (bottleneck, pace) = pace(context, Duration::from_secs_f64(seconds_items));
         let devices = (0..).map(DeviceId).zip(plan.devices.iter().zip(&stats.devices));
         let devices: Vec<_> = devices.map(|(id, of)| device(context, id, of, elapsed)).collect();
         Self {
@@ -246,7 +253,8 @@ impl RunStatus {
             seconds_items,
             tasks: context.tasks.reports(&plan.tasks, elapsed),
             stages: plan.stages.iter().zip(&stats.stages).map(stage).collect(),
-            bottleneck: bottleneck(context, &devices, elapsed),
+            bottleneck,
+            pace,
             devices,
             sources: sources(context),
             passed_over: passed_over(context),
@@ -295,6 +303,7 @@ fn stage((plan, stats): (&StagePlan, &StageStats)) -> StageStatus {
         out: stats.left.get(),
         failed: stats.failed.get(),
         seconds_busy: stats.busy.time().as_secs_f64(),
+        workers: workers(plan, stats),
     }
 }
 
@@ -321,22 +330,6 @@ fn device(
         time_busy,
         gpu: context.watch.latest(id),
     }
-}
-
-/// The part that sets the pace.
-fn bottleneck(context: &RunContext, devices: &[DeviceStatus], elapsed: Duration) -> Bottleneck {
-    let (plan, stats) = (&context.plan, &context.stats);
-    let workers: u64 = devices.iter().map(|device| device.workers).sum();
-    let running: Duration = devices.iter().map(|device| device.time_busy).sum();
-    let time = TimeSpent {
-        loading: stats.loading.time(),
-        waiting_for_row: stats.waiting_for_row.time(),
-        waiting_for_sinks: stats.waiting_for_sinks.time(),
-        running,
-        idle: (elapsed * u32::try_from(workers).unwrap_or(u32::MAX)).saturating_sub(running),
-    };
-    let shared_cpu = plan.devices.iter().all(|device| device.spec.kind == DeviceKind::Cpu);
-    Bottleneck::judge(time, shared_cpu)
 }
 
 fn is_none(n: &u64) -> bool {

@@ -74,7 +74,10 @@ impl DeviceState {
         tracing::warn!(pipeline = %serve.pipeline, stage = %serve.name, %device, left, %why, "{what}");
         self.trace(at, end.worker, || WorkerStep::PlaceParked { left, why: why.clone() });
         match order {
-            PlaceOrder::Withdrawn { .. } => self.stats().added.sub(1),
+            PlaceOrder::Withdrawn { .. } => {
+                self.stats().added.sub(1);
+                context.stats.stage(self.served[at].stage).added.sub(1);
+            }
             PlaceOrder::Parked { left: 0 } => {
                 drop(serve.batcher.cast(BatcherMsg::DeviceGone { device: id, why }));
                 self.served[at].serve = None;

@@ -136,6 +136,7 @@ impl DeviceState {
             tracing::info!(pipeline = %serve.pipeline, stage = %serve.name, %device, more, "more workers are started");
         }
         self.stats().added.add(more as u64);
+        self.args.context.stats.stage(stage).added.add(more as u64);
         self.trace_device(|| DeviceStep::WorkersAdded { stage, more });
         let orders = self.served[at].worker_places.grow(more);
         self.carry_out(me, at, orders);
