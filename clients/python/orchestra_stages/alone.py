@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional, Union
 
 import numpy as np
 
@@ -14,8 +14,14 @@ _SHARE = 1 / 256
 #: Seconds of comparisons that are always allowed; those of the first one, and of a later one.
 _FREE, _FIRST, _LATER = 0.01, 0.05, 0.005
 
-#: The outputs of one row, each `[1, ..]`.
-CallRow = Callable[[int], List[np.ndarray]]
+#: Before a function is found to mix its rows, single rows and the batch are called so often again, if that takes no
+#: longer than so many seconds: what is random gives something else.
+_REPEATS, _REPEATS_SECONDS = 8, 2.0
+
+#: The outputs of rows, from this one on, so many: each `[n_rows, ..]`.
+CallRows = Callable[[int, int], List[np.ndarray]]
+#: Outputs, or why they are none.
+Outcome = Union[List[np.ndarray], str]
 
 
 class AloneCheck:
@@ -35,13 +41,13 @@ class AloneCheck:
         self.seconds_of_batches += seconds
         return n_rows > 1 and not self.is_off and self.seconds <= max(_FREE, self.seconds_of_batches * _SHARE)
 
-    def compare(self, batch: List[np.ndarray], n_rows: int, seconds: float, call_row: CallRow) -> None:
+    def compare(self, batch: List[np.ndarray], n_rows: int, seconds: float, call: CallRows) -> None:
         """Raises `BatchError` where a row differs. `batch` are its outputs `[n_rows, ..]`; `seconds` its time."""
         began = time.perf_counter()
         limit = max(seconds, _LATER if self.n_compared else _FIRST)
         for n in range(n_rows):
             row = (n + self.n_compared) % n_rows
-            why = self._row_differs(batch, row, call_row)
+            why = self._row_differs(batch, n_rows, row, call)
             if why:
                 why = f"{why} (item {row} of a batch of {n_rows}): the items of a batch change each other"
                 raise BatchError(why, DIFFERS_ALONE)
@@ -50,21 +56,46 @@ class AloneCheck:
         self.seconds += time.perf_counter() - began
         self.n_compared += 1
 
-    def _row_differs(self, batch: List[np.ndarray], row: int, call_row: CallRow) -> Optional[str]:
+    def _row_differs(self, batch: List[np.ndarray], n_rows: int, row: int, call: CallRows) -> Optional[str]:
         try:
-            alone = [np.array(output) for output in call_row(row)]
-            found = [differs(mine[row], one[0], self.is_gpu) for mine, one in zip(batch, alone)]
-            if not any(found):
-                return None
-            again = call_row(row)
-            self.is_off = any(differs(one[0], other[0], self.is_gpu) for one, other in zip(alone, again))
-            if self.is_off:  # It is random, or counts its calls.
-                return None
-            return next(f"its output `{name}` has {why}" for name, why in zip(self.names, found) if why)
-        except BatchError as error:
-            return f"{error} alone"
+            alone = _outcome(call, row, 1)
         except Exception:  # A row that fails alone tells nothing.
             return None
+        why = self._difference([output[row : row + 1] for output in batch], alone)
+        if why is None:
+            return None
+        began = time.perf_counter()
+        for _ in range(_REPEATS):
+            try:
+                again, batch_again = _outcome(call, row, 1), _outcome(call, 0, n_rows)
+            except Exception:
+                self.is_off = True
+                return None
+            self.is_off = bool(self._difference(alone, again) or self._difference(batch, batch_again))
+            if self.is_off:  # It is random, or counts its calls.
+                return None
+            if time.perf_counter() - began > _REPEATS_SECONDS:
+                break
+        return why
+
+    def _difference(self, mine: Outcome, other: Outcome) -> Optional[str]:
+        """How the rows of two outcomes differ, if they do."""
+        if isinstance(mine, str) or isinstance(other, str):
+            return None if isinstance(mine, str) and mine == other else f"{other} alone"
+        for name, one, two in zip(self.names, mine, other):
+            for row in range(len(one)):
+                why = differs(one[row], two[row], self.is_gpu)
+                if why:
+                    return f"its output `{name}` has {why}"
+        return None
+
+
+def _outcome(call: CallRows, first: int, n_rows: int) -> Outcome:
+    try:
+        # The next call may write over what this one has returned.
+        return [np.array(output) for output in call(first, n_rows)]
+    except BatchError as error:
+        return str(error)
 
 
 def differs(mine: Any, alone: Any, is_gpu: bool) -> Optional[str]:

@@ -93,7 +93,7 @@ class Batches:
             else np.array(array)
             for array, place in zip(arrays, self.load.places)
         ]
-        self.alone.compare(batch, run.rows, seconds, lambda row: self.once(1, self._inputs(run, values, row, 1)))
+        self.alone.compare(batch, run.rows, seconds, lambda row, n: self.once(n, self._inputs(run, values, row, n)))
 
     def _inputs(self, run: Run, values: Dict[str, List[Any]], row: int, n_rows: int) -> Dict[str, Any]:
         """By name, from this row of the run on."""
