@@ -1,6 +1,7 @@
 //! A loader process, or the script of a source or a sink, as the thread sees it that owns it: a [`Child`] that is waited for. It knows no item.
 
 use std::ffi::OsString;
+use std::future::ready;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
@@ -135,10 +136,35 @@ impl<F: Frame> LoaderChild<F> {
         }
     }
 
+    /// Writes as much of a frame as the process takes now. [`Self::receive_within`] writes the rest: a process that has much to say reads only when that
+    /// is heard.
+    pub fn begin_write(&mut self, frame: &impl Frame) -> Result<(), LostLoader> {
+        let Self { runtime, sender, .. } = self;
+        if let Err(error) = sender.queue(frame) {
+            return Err(self.garbled(&error.to_string()));
+        }
+        waiting(runtime).block_on(async {
+            tokio::select! {
+                biased;
+                () = sender.flush() => {}
+                () = ready(()) => {}
+            }
+        });
+        Ok(())
+    }
+
     /// The next frame; `None` when there is none by then. After an error the process is gone.
     pub fn receive_within(&mut self, until: Instant) -> Result<Option<F>, LostLoader> {
-        let Self { runtime, child, .. } = self;
-        match waiting(runtime).block_on(async { timeout_at(until.into(), child.next()).await }) {
+        let Self { runtime, child, sender, .. } = self;
+        let frame = async {
+            loop {
+                tokio::select! {
+                    () = sender.flush(), if sender.is_behind() => {}
+                    frame = child.next() => return frame,
+                }
+            }
+        };
+        match waiting(runtime).block_on(async { timeout_at(until.into(), frame).await }) {
             Ok(Ok(Some(frame))) => Ok(Some(frame)),
             Ok(Ok(None)) => Err(self.gone(None)),
             Ok(Err(why)) => Err(self.end(why)),

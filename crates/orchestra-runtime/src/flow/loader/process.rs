@@ -67,8 +67,6 @@ impl<'a> LoaderProcess<'a> {
         };
         let ready = process.child.handshake(&ToLoader::Load(Box::new(load.clone())), setup.handshake);
         ready.map_err(|lost| process.lost(lost))?;
-        // While it is at work on an item, it reads nothing.
-        process.child.patience = setup.limits.item_timeout.max(setup.handshake);
         Ok(process)
     }
 
@@ -91,7 +89,7 @@ impl<'a> LoaderProcess<'a> {
         if ends.is_empty() && frames_done == 0 {
             return Ok(n);
         }
-        let written = self.child.write(&ToLoader::Items { frames_done, text, ends });
+        let written = self.child.begin_write(&ToLoader::Items { frames_done, text, ends });
         written.map(|()| n).map_err(|lost| self.lost(lost))
     }
 
