@@ -100,8 +100,40 @@ def rows():
     assert_eq!(shown(1), (json!("b"), json!("b"), json!(7), json!([1.0, 2.0]), json!(0.1)));
     let mut failed: Vec<_> = place.lines("failures.jsonl").iter().map(|r| r["item"].to_string()).collect();
     failed.sort();
-    assert_eq!(failed, ["\"4\"", "\"5\"", "\"no number\"", "\"no picture\""]);
+    assert_eq!(failed, ["\"no number\"", "\"no picture\"", "\"row 4\"", "\"row 5\""]);
     place.nothing_is_left();
+}
+
+#[test]
+fn rows_of_any_size_cross_to_a_stage_that_reads_them_without_a_loader_that_is_stuck() {
+    let Some(python) = python() else { return };
+    for size in [100, 4_000, 10_000, 25_000, 60_000] {
+        let stage = "\n@orchestra.stage(outputs={'n': ('int64', [])})\ndef length(t):\n    return {'n': [len(one) for one in t]}\n";
+        let script = counts(400, "pass").replace("200", &size.to_string()) + stage;
+        let place = place(python, &script, "");
+        let keys = format!("kind = 'python'\nfrom = 'rows.t'\nscript = 'rows.py'\npython = {python:?}");
+        place.edit("kind = \"select\"\nfrom = \"rows\"\ncolumns = { n = 'n' }", &keys);
+        place.run(&[]).must_exit(0);
+        assert_eq!(place.report()["loaders"]["restarts"], 0, "a loader was stuck with rows of {size} bytes");
+        let results = place.lines("results.jsonl");
+        assert!(
+            results.len() == 400 && results.iter().all(|line| line["result"]["n"] == size),
+            "{size} bytes"
+        );
+    }
+}
+
+#[test]
+fn a_row_whose_key_another_row_had_fails_by_name() {
+    let Some(python) = python() else { return };
+    let script = "import orchestra\n\n@orchestra.source(columns={'n': 'i64'}, key='k')\ndef rows():\n    for n, k in enumerate(['a', 2, 'a', '2', 0, None, 'a']):\n        yield {'n': n, 'k': k}\n";
+    let place = place(python, script, "");
+    place.run(&[]).must_exit(65).must_say(&["another row is called `a`, too", "`key` must name"]);
+    let mut names: Vec<_> =
+        place.failures().iter().map(|failure| failure["item"].as_str().unwrap().to_owned()).collect();
+    names.sort();
+    assert_eq!(names, ["2 (row 3)", "a (row 2)", "a (row 6)", "row 5"]);
+    assert_eq!(place.lines("results.jsonl").len(), 3);
 }
 
 #[test]

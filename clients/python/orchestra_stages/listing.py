@@ -108,7 +108,7 @@ class RowError(ValueError):
 
 def item(declaration: SourceDeclaration, number: int, row: Any) -> Tuple[str, bytes]:
     """The name of a row, and what it holds; or what is wrong with it, as a text of JSON."""
-    name = str(number)
+    name = str(number) if declaration.key is None else f"row {number}"  # Until it is known.
     try:
         _check(declaration, row)
         if declaration.key is not None:

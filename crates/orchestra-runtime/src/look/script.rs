@@ -1,6 +1,7 @@
 //! Lists the items of a source whose script yields them, in a process of its own. Each row is kept in the list as it is, so no later process has to
 //! yield it again. It reads no row.
 
+use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -82,6 +83,30 @@ struct PushedRows {
     n: u64,
     /// Of their names and of what they hold.
     digest: Sha256,
+    names: KnownNames,
+}
+
+/// The names of rows. Those that count on from 0, as without a key, take no memory, and each other one some 30 bytes.
+#[derive(Default)]
+struct KnownNames {
+    /// So many names were their number.
+    n_counted: u64,
+    /// Of the names behind those.
+    digests: HashSet<u128>,
+}
+
+impl KnownNames {
+    /// Takes a name in. Whether it is new.
+    fn insert(&mut self, name: &str) -> bool {
+        let number = name.parse::<u64>().ok().filter(|number| number.to_string() == name);
+        if self.digests.is_empty() && number == Some(self.n_counted) {
+            self.n_counted += 1;
+            return true;
+        }
+        let (digest, mut half) = (Sha256::digest(name), [0; 16]);
+        half.copy_from_slice(&digest[..16]);
+        number.is_none_or(|number| number >= self.n_counted) && self.digests.insert(u128::from_le_bytes(half))
+    }
 }
 
 /// The end of a process, and whether it had begun.
@@ -165,8 +190,16 @@ impl ListsByScript {
             return Ok(());
         }
         if heard.n > pushed.n {
-            *pushed = PushedRows { n: heard.n, digest: heard.digest.clone() };
-            return push(Found::Item(name, &[&self.place[..], b"#", row].concat()));
+            (pushed.n, pushed.digest) = (heard.n, heard.digest.clone());
+            let locator = |row: &[u8]| [&self.place[..], b"#", row].concat();
+            if pushed.names.insert(name) {
+                return push(Found::Item(name, &locator(row)));
+            }
+            let why = format!(
+                "another row is called `{name}`, too: `key` must name a column that no two rows share"
+            );
+            let why = serde_json::Value::from(why).to_string().replace('#', "\\u0023");
+            return push(Found::Item(&format!("{name} (row {})", heard.n - 1), &locator(why.as_bytes())));
         }
         match heard.digest.clone().finalize() == pushed.digest.clone().finalize() {
             true => Ok(()),
@@ -219,6 +252,17 @@ fn is_no_row((name, row): &(String, Vec<u8>)) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_new_once_and_numbers_that_count_on_take_no_memory() {
+        let mut names = KnownNames::default();
+        assert!((0..1000).all(|n: u64| names.insert(&n.to_string())) && names.digests.is_empty());
+        assert!(!names.insert("7") && names.insert("07") && !names.insert("07"));
+        assert!(names.insert("1000") && !names.insert("1000") && !names.insert("999"));
+        assert!(names.insert("a") && names.insert("b") && !names.insert("a"));
+        let mut by_key = KnownNames::default();
+        assert!(by_key.insert("5") && by_key.insert("0") && !by_key.insert("5") && !by_key.insert("0"));
+    }
 
     #[test]
     fn a_row_that_the_list_would_take_for_something_else_is_none() {
