@@ -164,13 +164,24 @@ def _declaration(
     takes = [column_of(name, inputs[name]) if name in inputs else Column(name, None, None) for name in names]
     if not all(column.is_tensor for column in takes):
         raise TypeError(f"{code.__name__}: only arrays are declared as inputs; what is not declared may be any column")
-    gives = None if outputs is None else [column_of(name, of) for name, of in outputs.items()]
+    gives = None if outputs is None else [_output(code, column_of(name, of)) for name, of in outputs.items()]
     if inspect.isgeneratorfunction(call) and (gives is None or [column.dtype for column in gives] != [LIST]):
         raise TypeError(
             f'{code.__name__}: what it yields are the rows of one list, outputs={{"parts": {{"box": ("float32", [4]), '
             '"name": "text"}}'
         )
     return Declaration(code.__name__, takes, gives, batch, gpu, each, code, drops)
+
+
+def _output(code: Callable[..., Any], column: Column) -> Column:
+    """An output, which has a shape; raises `TypeError` where it has none."""
+    for one in column.columns or [column]:
+        if one.columns is not None:
+            _output(code, one)
+        elif one.shape is None:
+            of = f'"{one.name}": ("{one.dtype or "float32"}", [])'
+            raise TypeError(f"{code.__name__}: say the shape of `{one.name}`, too: {of} is one number, [3] three")
+    return column
 
 
 def column_of(name: str, of: ColumnType) -> Column:

@@ -68,6 +68,11 @@ class Declarations(unittest.TestCase):
                 column_of("y", of)
             self.assertIn(why, str(caught.exception))
 
+    def test_an_output_without_a_shape_is_refused_with_what_to_write(self):
+        for outputs in ({"y": "float32"}, {"l": {"n": "text", "y": "f32"}}):
+            why = self.refused(lambda x: x, outputs=outputs)
+            self.assertIn('say the shape of `y`, too: "y": ("float32", []) is one number', why)
+
     def test_what_is_no_function_of_inputs_is_refused(self):
         def yields(x):
             yield x
