@@ -424,6 +424,71 @@ fn what_a_row_gives_is_judged_by_itself_and_not_by_the_rows_of_its_batch() {
 }
 
 #[test]
+fn a_function_of_one_row_is_called_once_for_each_whatever_it_raises_reuses_or_gives_of_another_size() {
+    const ROWS: u64 = 320;
+    let script = r#"
+import numpy as np
+import orchestra
+
+@orchestra.stage(batch=64, each=True, outputs={"v": ("float32", [None]), "n": ("int64", [2])})
+class Reuses:
+    def __init__(self):
+        self.v, self.n = np.empty(4, "f4"), np.empty(2, "i8")
+
+    def __call__(self, id):
+        with open("calls/log", "a") as log:
+            log.write("x")
+        self.v[:], self.n[:] = id, id
+        if id % 3 == 1:
+            raise ValueError("one of three")
+        return {"v": self.v[: id % 4], "n": np.ma.masked_array(self.n, [False, id % 3 == 2 and id > 300])}
+"#;
+    let keys = "from = \"rows.id\"\nsandbox_write = \"calls\"";
+    let Some(place) = place(NOTES, script, keys, "") else { return };
+    fs::create_dir(place.path("calls")).unwrap();
+    write_notes(&place, ROWS);
+    place.run(&[]).must_exit(65);
+    let is_bad = |id: &u64| id % 3 == 1 || id % 3 == 2 && *id > 300;
+    place.must_hold(
+        &items("rows", (0..ROWS).filter(|id| !is_bad(id))),
+        &items("rows", (0..ROWS).filter(is_bad)),
+    );
+    assert_eq!(fs::read(place.path("calls/log")).unwrap().len() as u64, ROWS);
+    for failure in place.failures() {
+        let says =
+            if failure["index"].as_u64().unwrap() % 3 == 1 { "one of three" } else { "is masked at [1]" };
+        assert!(failure["error"].as_str().unwrap().contains(says), "{failure}");
+        assert_eq!((&failure["attempts"], &failure["kind"]), (&json!(1), &json!("model")), "{failure}");
+    }
+    for (id, found) in (0..ROWS).filter(|id| !is_bad(id)).zip(results(&place)) {
+        assert_eq!(found["v"]["data"], json!(vec![id as f32; id as usize % 4]), "{found}");
+        assert_eq!(found["n"]["data"], json!([id, id]), "{found}");
+    }
+    for log in fs::read_dir(place.out().join("logs")).unwrap() {
+        let log = fs::read_to_string(log.unwrap().path()).unwrap();
+        assert!(!log.contains("batch failed in its worker"), "{log}");
+    }
+}
+
+#[test]
+fn a_generator_without_end_fails_its_row_as_too_large_and_no_other() {
+    let script = "import orchestra\n\n@orchestra.stage(each=True, outputs={\"w\": {\"t\": \"text\"}})\ndef f(n):\n    while n == 3:\n        yield {\"t\": \"x\" * 1000}\n    yield {\"t\": \"end\"}\n";
+    let Some(place) =
+        place("kind = \"range\"\nstop = 8", script, "from = \"rows\"", "[limits]\nmemory = \"256MiB\"")
+    else {
+        return;
+    };
+    place.run(&[]).must_exit(65);
+    place.must_hold(&items("rows", (0..8).filter(|n| *n != 3)), &items("rows", 3..4));
+    let failures = place.failures();
+    assert_eq!(
+        (&failures[0]["kind"], &failures[0]["attempts"]),
+        (&json!("too_large"), &json!(1)),
+        "{failures:?}"
+    );
+}
+
+#[test]
 fn a_number_that_may_be_missing_is_none_and_an_argument_of_no_columns_name_is_asked_for() {
     let script = "import orchestra\n\n@orchestra.stage(batch=4, outputs={\"said\": \"text\"})\ndef f(n):\n    return {\"said\": [str(one) for one in n]}\n";
     let source = "kind = \"jsonl\"\npaths = [\"rows.jsonl\"]\ncolumns = { n = \"f64?\", other = \"text\" }";

@@ -164,7 +164,7 @@ int main(void) {
 
     // Hello
     put_int(&f, 0);
-    put_int(&f, 16);
+    put_int(&f, 17);
     put_text(&f, build != NULL ? build : "");
     put_int(&f, (uint64_t)getpid());
     put_int(&f, devices != NULL);
@@ -194,6 +194,7 @@ int main(void) {
     }
     is_wrong = is_wrong || n_outputs != (n_texts > 0 ? n_texts : n_inputs) || (n_texts > 0 && n_inputs > 0);
     uint64_t input_step = take_int(), output_step = take_int();
+    take_int();                               // bytes that outputs which lie in no slot may have
     if (in != in_end) return 76;
     const uint8_t *from = NULL;
     uint8_t *to = NULL;
@@ -235,7 +236,7 @@ int main(void) {
         if (n_texts > 0) take_int();          // how many bytes the values have: all that is left
         const uint8_t *values = in;
         for (uint64_t which = 0; which < n_texts; which++) put_texts(&f, values, rows, which, n_texts);
-        put_int(&f, 0);                       // no row is dropped
+        put_int(&f, 0), put_int(&f, 0);       // no row is dropped, and none has failed
         put_int(&f, 0), put_int(&f, now_ns() - began), put_int(&f, 0);
         put_int(&f, resident());
         send_frame(&f);

@@ -14,7 +14,7 @@ from .declare import Declaration, ItemError
 from .errors import DATA, DEVICE, ONE_ROW, OUT_OF_MEMORY, BatchError, is_memory, words
 from .loops import LoopCall
 from .slots import Slots, is_device_broken, lock_pages
-from .values import ValueReader, done_output
+from .values import ValueReader, done_outputs
 from .wire import DONE, FAILED, Load, Run, ints, text
 
 
@@ -43,7 +43,7 @@ class Batches:
         self.rss = rss
         outputs = load.outputs[:-1] if load.loop else load.outputs  # The last one of a loop says the rounds.
         #: One call of the function, and all that there is to do with a batch.
-        self.once = StageCall(declaration, outputs)
+        self.once = StageCall(declaration, outputs, load.answer_bytes)
         self.call = LoopCall(self.once, load.loop) if load.loop else self.once
         # A row that is called alone has nothing of others.
         self.alone = AloneCheck(self.once.names, bool(load.gpu), is_off=declaration.each)
@@ -59,10 +59,14 @@ class Batches:
             values = ValueReader(run.values).rows(self.load.values, run.rows) if run.values is not None else {}
             arrays = self._call(run, values, timing)
             seconds = timing.run / 1e9
-            answers = [done_output(index, arrays[index]) for index in self.open_outputs]
-            dropped = self.once.dropped
+            answers = [piece for index in self.open_outputs for piece in done_outputs(index, arrays[index])]
+            dropped, failed = self.once.dropped, self.call.failed
             frame = ints(DONE, run.batch, len(answers)) + b"".join(answers) + ints(len(dropped), *dropped)
+            frame += ints(len(failed)) + b"".join([ints(row, kind) + text(why) for row, (kind, why) in failed.items()])
             frame += timing.ints() + ints(self.rss())
+            if failed and self.load.gpu and is_device_broken():
+                why = next(why for _, why in failed.values())
+                return Answer(ints(FAILED, run.batch, DEVICE) + text(why) + timing.ints(), is_broken=True)
             if self.alone.is_due(run.rows, seconds):
                 self._compare(run, values, arrays, seconds)
             return Answer(frame)

@@ -4,29 +4,57 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 from types import GeneratorType
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from .declare import DTYPES, LIST, TEXT, Column, Declaration, ItemError
-from .errors import DATA, WRONG_ROWS, BatchError, is_memory, words
+from .errors import DATA, TOO_LARGE, WRONG_ROWS, BatchError, is_memory, words
 
 _NUMPY = {name: np.dtype(name) for name in DTYPES}
 #: Floats hold all integers up to here; of larger ones some were rounded before.
 _EXACT = 2**53
+#: Values of a list, those of lists within it included: the parent takes no more.
+_MOST_VALUES = 1 << 20
+#: What becomes an array of its own.
+_NO_ARRAYS = (int, float, bool, list, tuple)
+
+
+class Room:
+    """What the values may hold that travel in an answer. They are counted as they come: a generator may have no end."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.bytes = self.values = 0
+
+    def take(self, n_bytes: int) -> None:
+        """Raises `BatchError` where there is no room for a value of so many bytes."""
+        self.bytes += n_bytes
+        self.values += 1
+        if self.bytes > self.most or self.values > _MOST_VALUES:
+            most = f"{self.most >> 20} MiB" if self.bytes > self.most else f"{_MOST_VALUES} values"
+            why = f"its outputs of open shape have more than {most}, which are there for a batch"
+            raise BatchError(f"{why}; raise `limits.memory`, or give less for each row", TOO_LARGE)
 
 
 class StageCall:
     """The function of a stage, or the instance of its class, with the outputs that it has to give."""
 
-    def __init__(self, declaration: Declaration, outputs: List[Column]) -> None:
+    def __init__(self, declaration: Declaration, outputs: List[Column], room: int = sys.maxsize) -> None:
         code = declaration.code
         self.code: Any = code() if inspect.isclass(code) else code
         self.each = declaration.each
         self.drops = declaration.drops
+        #: Bytes that the outputs of open shape of a call may have.
+        self.room = room
+        #: By hand, what a row raises ends the call.
+        self.raises = False
         #: Rows of the last call that the function has dropped. Their outputs stand for nothing.
         self.dropped: List[int] = []
+        #: Rows of the last call that have failed, each with the kind and the words of its error. Their outputs stand for nothing.
+        self.failed: Dict[int, Tuple[int, str]] = {}
         self.expect(outputs)
 
     def expect(self, outputs: List[Column]) -> None:
@@ -43,9 +71,9 @@ class StageCall:
         shape than declared, and whatever the function raises.
         """
         if self.each:
-            return self._call_each(inputs)
-        given = self._named(self.code(**inputs))
-        return [self._output(output, n_rows, given[output.name]) for output in self.outputs]
+            return self._call_each(n_rows, inputs)
+        given, room = self._named(self.code(**inputs)), Room(self.room)
+        return [self._output(output, n_rows, given[output.name], room) for output in self.outputs]
 
     def _named(self, given: Any) -> Dict[str, Any]:
         if not isinstance(given, dict) or given.keys() != self._keys:
@@ -53,25 +81,30 @@ class StageCall:
             raise ValueError(f"it must give a dict of {self.names}, and gave {what}")
         return given
 
-    def _call_each(self, inputs: Mapping[str, Any]) -> List[np.ndarray]:
+    def _call_each(self, n_rows: int, inputs: Mapping[str, Any]) -> List[np.ndarray]:
         """Rows are called and converted one by one, so that an error is that of its row."""
-        rows: List[Optional[List[Any]]] = []
+        self.dropped, self.failed, taken = [], {}, 0
+        columns = [_EachColumn(output, n_rows) for output in self.outputs]
         for row, values in enumerate(zip(*inputs.values())):
+            room = Room(self.room)
             try:
-                rows.append(self._row(dict(zip(inputs, values))))
+                given = self._row(dict(zip(inputs, values)))
+                for column in columns if given is not None else ():
+                    column.put(row, given[column.output.name], room)  # type: ignore[index]
             except Exception as error:
-                if is_memory(error):
+                if self.raises or is_memory(error):
                     raise
-                raise ItemError(row, error.why if isinstance(error, ItemError) else words(error)) from error
-        self.dropped = [row for row, values in enumerate(rows) if values is None]
-        stand_in = next(filter(None, rows), None) or [_nothing(output) for output in self.outputs]
-        return [
-            _joined(output, values)
-            for output, values in zip(self.outputs, zip(*[values or stand_in for values in rows]))
-        ]
+                self.failed[row] = _failure(error)
+                continue
+            if given is None:
+                self.dropped.append(row)
+            taken += room.bytes
+            if taken > self.room:
+                raise BatchError("the outputs of its rows have more bytes than are there for a batch", TOO_LARGE)
+        return [column.joined() for column in columns]
 
-    def _row(self, inputs: Dict[str, Any]) -> Optional[List[Any]]:
-        """The values of one row; `None` if it is dropped."""
+    def _row(self, inputs: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+        """What the function gives for one row; `None` if it drops it."""
         given = self.code(**inputs)
         if given is None and self.drops:
             return None
@@ -79,56 +112,95 @@ class StageCall:
             raise ValueError("it gave None; a function that drops rows is declared with drops=True")
         if type(given) is GeneratorType and [output.dtype for output in self.outputs] == [LIST]:
             given = {self.names[0]: given}
-        given = self._named(given)
-        return [value_of(output, given[output.name]) for output in self.outputs]
+        return self._named(given)
 
-    def _output(self, output: Column, n_rows: int, value: Any) -> np.ndarray:
+    def _output(self, output: Column, n_rows: int, value: Any, room: Room) -> np.ndarray:
         if not output.is_tensor:
-            return _texts_or_lists(output, n_rows, value)
+            return _one_by_one(output, n_rows, value, room)
         # Each row then runs alone, since a part of the batch might fit by chance.
         kind = WRONG_ROWS if n_rows > 1 else DATA
         try:
             array = _as_array(value, output)
-        except ValueError as error:  # A list of arrays of several shapes.
-            raise BatchError(str(error), kind) from error
+        except ValueError:  # A list of arrays of several shapes.
+            return _one_by_one(output, n_rows, value, room)
         shape = [n_rows, *_shape(output)]
         if not _fits(array, shape):
             why = f"output `{output.name}` of {n_rows} rows must have the shape {shape}, and has {[*array.shape]}"
             raise BatchError(why, kind)
         if not _has_no_mask(value):
-            for row, *place in np.argwhere(np.ma.getmask(np.ma.asarray(value))).tolist():
-                why = f"output `{output.name}` is masked at {place} of its row: say what stands there, with .filled(..)"
-                raise ItemError(row, why)
+            _refuse_masked(np.ma.asarray(value), output)
         return _converted(array, output)
 
 
-def value_of(output: Column, value: Any) -> Any:
-    """The value of one row as it is declared: a `str`, an array, or a list of tuples of such.
+class _EachColumn:
+    """An output of rows that are called one by one. What a call gives is copied before the next, which may write over it."""
 
-    Raises `TypeError` or `ValueError` where it is something else, `ItemError` for a number that its type cannot hold.
+    def __init__(self, output: Column, n_rows: int) -> None:
+        self.output = output
+        is_fixed = output.is_tensor and None not in _shape(output)
+        nothing: Any = None if output.is_tensor else "" if output.dtype == TEXT else []
+        #: Where a row goes, or a list of what was made of each.
+        self.rows: Any = np.zeros([n_rows, *_sizes(output)], output.dtype) if is_fixed else [nothing] * n_rows
+
+    def put(self, row: int, value: Any, room: Room) -> None:
+        is_fixed = isinstance(self.rows, np.ndarray)
+        self.rows[row] = _array_of(self.output, value) if is_fixed else value_of(self.output, value, room)
+
+    def joined(self) -> np.ndarray:
+        if isinstance(self.rows, np.ndarray):
+            return self.rows
+        if self.output.is_tensor:  # What has failed or was dropped fits to the others.
+            found = [one for one in self.rows if one is not None]
+            stand_in = found[0] if found else np.zeros(_sizes(self.output), self.output.dtype)
+            self.rows = [stand_in if one is None else one for one in self.rows]
+        return _joined(self.output, self.rows)
+
+
+def _failure(error: Exception) -> Tuple[int, str]:
+    """The kind and the words of an error of one row."""
+    if isinstance(error, BatchError):
+        return error.kind, str(error)
+    return DATA, str(error.why) if isinstance(error, ItemError) else words(error)
+
+
+def value_of(output: Column, value: Any, room: Room) -> Any:
+    """The value of one row as it is declared, in memory of its own: a `str`, an array, or a list of tuples of such.
+
+    Raises `TypeError` or `ValueError` where it is something else, `ItemError` for a number that its type cannot hold,
+    `BatchError` where it has no room.
     """
     if output.dtype == TEXT:
-        return _text(output, value)
+        text = _text(output, value)
+        room.take(len(text))
+        return text
     if output.dtype == LIST:
-        columns = output.columns or []
+        columns, rows = output.columns or [], []
         names = [column.name for column in columns]
-        rows = list(value)
-        for row in rows:
+        for row in value:  # Of a generator, each is taken in before it goes on.
             if not isinstance(row, dict) or row.keys() != set(names):
                 what = [*row] if isinstance(row, dict) else type(row).__name__
                 raise TypeError(f"a row of output `{output.name}` must be a dict of {names}, and is {what}")
-        return [tuple(value_of(column, row[column.name]) for column in columns) for row in rows]
+            rows.append(tuple(value_of(column, row[column.name], room) for column in columns))
+        return rows
+    array = _array_of(output, value)
+    room.take(array.nbytes)
+    return array if type(value) in _NO_ARRAYS else np.array(array)
+
+
+def _array_of(output: Column, value: Any) -> np.ndarray:
+    """The array of one row, which may be that of the script. Raises as `value_of` does."""
     array = _as_array(value, output)
     if not _fits(array, _shape(output)):
         raise ValueError(f"output `{output.name}` must have the shape {output.shape}, and has {[*array.shape]}")
+    if not _has_no_mask(value):
+        _refuse_masked(np.ma.asarray(value)[np.newaxis], output)
     return array if array.dtype == output.dtype else _converted(array[np.newaxis], output)[0]
 
 
-def _nothing(output: Column) -> Any:
-    """A value of this type."""
-    if output.is_tensor:
-        return np.zeros([size or 0 for size in _shape(output)], output.dtype)
-    return "" if output.dtype == TEXT else []
+def _refuse_masked(rows: np.ma.MaskedArray, output: Column) -> None:
+    for row, *place in np.argwhere(np.ma.getmask(rows)).tolist():
+        why = f"output `{output.name}` is masked at {place} of its row: say what stands there, with .filled(..)"
+        raise ItemError(row, why)
 
 
 def _text(output: Column, value: Any) -> str:
@@ -143,18 +215,22 @@ def _text(output: Column, value: Any) -> str:
     return str.__str__(value)  # Of a subclass, such as an enum, its characters.
 
 
-def _texts_or_lists(output: Column, n_rows: int, given: Any) -> np.ndarray:
-    """An array of objects `[n_rows]`, each as `value_of` makes it."""
+def _one_by_one(output: Column, n_rows: int, given: Any, room: Room) -> np.ndarray:
+    """An array of a list with a value for each row, each as `value_of` makes it."""
     if not isinstance(given, (list, tuple, np.ndarray)) or len(given) != n_rows:
         what = type(given).__name__ + (f" of {len(given)}" if hasattr(given, "__len__") else "")
-        why = f"output `{output.name}` of {n_rows} rows must be a list of as many {output.dtype}s, and is {what}"
+        named = "array" if output.is_tensor else output.dtype
+        why = f"output `{output.name}` of {n_rows} rows must be a list of as many {named}s, and is {what}"
         raise BatchError(why, WRONG_ROWS if n_rows > 1 else DATA)
     if output.dtype == TEXT and set(map(type, given)) == {str} and _is_unicode("".join(given)):
         return np.array(given, dtype=object)  # As below, and many times faster.
     values = []
     for row, value in enumerate(given):
+        room.values = 0  # Those of one list are bounded.
         try:
-            values.append(value_of(output, value))
+            values.append(value_of(output, value, room))
+        except BatchError:
+            raise
         except (ItemError, TypeError, ValueError) as error:
             raise ItemError(row, error.why if isinstance(error, ItemError) else str(error)) from None
     return _joined(output, values)
@@ -167,15 +243,18 @@ def _is_unicode(characters: str) -> bool:
 
 
 def _joined(output: Column, values: Sequence[Any]) -> np.ndarray:
-    if output.is_tensor:
-        try:
-            return np.stack(values)
-        except ValueError as error:  # Several shapes.
-            raise BatchError(str(error), WRONG_ROWS) from error
+    """An array of all rows; of texts, lists and arrays of several shapes, one of objects."""
+    if output.is_tensor and len({value.shape for value in values}) == 1:
+        return np.stack(values)
     joined = np.empty(len(values), dtype=object)
     for row, value in enumerate(values):  # At once, numpy would make a dimension of lists of one length.
         joined[row] = value
     return joined
+
+
+def _sizes(output: Column) -> List[int]:
+    """The shape of a row with nothing in open dimensions."""
+    return [size or 0 for size in _shape(output)]
 
 
 def _shape(output: Column) -> List[int | None]:

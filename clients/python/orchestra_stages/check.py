@@ -79,7 +79,9 @@ class Trial(NamedTuple):
         """The function. What it gives is found out by a call where it is not declared."""
         declaration = self.declaration
         if declaration.outputs is not None:
-            return StageCall(declaration, declaration.outputs)
+            call = StageCall(declaration, declaration.outputs)
+            call.raises = True
+            return call
         if declaration.each:
             raise ValueError("declare `outputs` in the decorator: they are found out of functions of batches alone")
         call = StageCall(declaration, [])

@@ -8,7 +8,7 @@ import sys
 import traceback
 
 #: Kinds of `Failed`, see docs/guide/worker-protocol.md.
-OUT_OF_MEMORY, DATA, DEVICE, ONE_ROW, WRONG_ROWS, DIFFERS_ALONE = 0, 1, 2, 3, 4, 5
+OUT_OF_MEMORY, DATA, DEVICE, ONE_ROW, WRONG_ROWS, DIFFERS_ALONE, TOO_LARGE = 0, 1, 2, 3, 4, 5, 6
 
 #: Words of errors that a sandbox may have caused.
 _PERMISSION = ("permission denied", "not permitted", "no usable temporary directory")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
 from .calls import StageCall
 from .declare import ItemError
-from .errors import WRONG_ROWS, BatchError
 
 
 class LoopCall:
@@ -23,14 +22,19 @@ class LoopCall:
         self.rounds: int = loop["rounds"]
         self.feed = [(name, call.names.index(output)) for name, output in loop["feed"]]
         self.until = loop["until"]
+        #: As those of `StageCall`.
+        self.failed: Dict[int, Tuple[int, str]] = {}
 
     def __call__(self, n_rows: int, inputs: Mapping[str, Any]) -> List[np.ndarray]:
         """The outputs of the last round of each row, and how many rounds that was. Raises what a call raises."""
-        living, inputs = np.arange(n_rows), dict(inputs)
+        living, inputs, self.failed = np.arange(n_rows), dict(inputs), {}
         ended: List[Tuple[np.ndarray, List[np.ndarray]]] = []
         for n in range(1, self.rounds + 1):
             given = self._round(living, inputs)
             ends = self._ends(given) if n < self.rounds else np.ones(len(living), bool)
+            for row, failure in self.call.failed.items():
+                ends[row] = True
+                self.failed[int(living[row])] = failure
             if ends.any():
                 ended.append((living[ends], [array[ends] for array in given] + [np.full(ends.sum(), n)]))
                 living = living[~ends]
@@ -73,7 +77,15 @@ def _input(array: np.ndarray) -> Any:
 def _joined(ended: List[Tuple[np.ndarray, List[np.ndarray]]]) -> List[np.ndarray]:
     """The outputs of rows that have ended in several rounds, in their order."""
     order = np.argsort(np.concatenate([rows for rows, _ in ended]))
-    try:
-        return [np.concatenate(arrays)[order] for arrays in zip(*(arrays for _, arrays in ended))]
-    except ValueError as error:  # Several shapes: each row then runs alone.
-        raise BatchError(str(error), WRONG_ROWS) from error
+    return [_concatenated(arrays)[order] for arrays in zip(*(arrays for _, arrays in ended))]
+
+
+def _concatenated(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """All rows; those of several shapes as objects."""
+    if len({(array.dtype, array.shape[1:]) for array in arrays}) == 1:
+        return np.concatenate(arrays)
+    rows = [row for array in arrays for row in array]
+    joined = np.empty(len(rows), dtype=object)
+    for at, row in enumerate(rows):
+        joined[at] = row
+    return joined

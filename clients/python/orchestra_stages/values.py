@@ -64,14 +64,17 @@ class ValueReader(Reader):
         return {column["name"]: value for column, value in row if column["ty"] != "placement"}
 
 
-def done_output(index: int, array: np.ndarray) -> bytes:
-    """An output of open shape as `Done` holds it: an array, or an array of objects with a text or list for each row."""
-    if array.dtype != object:
-        dtype = DTYPES.index(array.dtype.name)
-        return ints(index, dtype, array.ndim, *array.shape) + text(array.tobytes())
-    each = [one.encode() if type(one) is str else packed(one) for one in array.tolist()]
+def done_outputs(index: int, array: np.ndarray) -> List[bytes]:
+    """An output of open shape as `Done` holds it: an array; of an array of objects, a text or list for each row, or arrays
+    of several shapes, each in a piece of its own."""
+    rows = [array] if array.dtype != object else array.tolist()
+    if rows and isinstance(rows[0], np.ndarray):
+        pieces = rows if array.dtype != object else [row[np.newaxis] for row in rows]
+        dtype = DTYPES.index(pieces[0].dtype.name)
+        return [ints(index, dtype, piece.ndim, *piece.shape) + text(piece.tobytes()) for piece in pieces]
+    each = [one.encode() if type(one) is str else packed(one) for one in rows]
     data = b"".join([part for one in each for part in (len(one).to_bytes(4, "little"), one)])
-    return ints(index, DTYPES.index("uint8"), 1, len(data)) + text(data)
+    return [ints(index, DTYPES.index("uint8"), 1, len(data)) + text(data)]
 
 
 def packed(value: Any) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, TypeVar, Union
 
 from .declare import DTYPES, Column
 
-PROTOCOL = 16
+PROTOCOL = 17
 
 # Frames from the parent.
 LOAD, RUN, RUN_WITH_VALUES = 0, 1, 2
@@ -54,6 +54,8 @@ class Reader:
             return first
         size = 1 << (first - 250)
         self.at += size
+        if self.at > len(self.data):
+            raise IndexError("an integer is cut")
         return int.from_bytes(self.data[self.at - size : self.at], "little")
 
     def blob(self) -> bytes:
@@ -120,6 +122,8 @@ class Load:
         self.places = frame.items(lambda: frame.optional(lambda: Span(frame)))
         self.input_slot_bytes = frame.integer()
         self.output_slot_bytes = frame.integer()
+        #: Bytes that the outputs of open shape of a batch may have.
+        self.answer_bytes = frame.integer()
 
 
 class Run:

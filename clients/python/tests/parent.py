@@ -52,7 +52,7 @@ def load(
     optional = [integer(0) if place is None else integer(1) + place for place in places]
     numbers = integer(1) + integer(1) + integer(0) + integer(8) + integer(2)  # Threads, streams, padding, rows, slots.
     frame = integer(0) + spec + integer(0) + numbers + listed(list(inputs)) + listed(optional)
-    return frame + integer(slot_bytes[0]) + integer(slot_bytes[1])
+    return frame + integer(slot_bytes[0]) + integer(slot_bytes[1]) + integer(1 << 20)
 
 
 def run(batch: int, rows: int, slot: int = 0, first: int = 0, values: Optional[bytes] = None) -> bytes:

@@ -8,7 +8,7 @@ import numpy as np
 from orchestra_stages import ItemError
 from orchestra_stages.calls import StageCall
 from orchestra_stages.declare import Declaration, column_of
-from orchestra_stages.errors import DATA, WRONG_ROWS, BatchError
+from orchestra_stages.errors import DATA, TOO_LARGE, WRONG_ROWS, BatchError
 
 
 def call(code, outputs, each=False, drops=False):
@@ -153,16 +153,80 @@ class Each(unittest.TestCase):
 
         each = call(fails, {"y": ("i64", [])}, each=True)
         self.assertEqual(each(2, {"x": [0, 5]})[0].tolist(), [0, 5])
-        for rows, row, why in [([0, 1], 1, "KeyError: 'seven'"), ([2, 0], 0, "rejected")]:
-            with self.assertRaises(ItemError) as caught:
-                each(2, {"x": rows})
-            self.assertEqual((caught.exception.row, caught.exception.why.split(" (")[0]), (row, why))
+        self.assertEqual(each(4, {"x": [4, 1, 2, 5]})[0][[0, 3]].tolist(), [4, 5])
+        self.assertEqual([*each.failed], [1, 2])
+        self.assertEqual([why.split(" (")[0] for _, why in each.failed.values()], ["KeyError: 'seven'", "rejected"])
+        each(1, {"x": [0]})
+        self.assertEqual(each.failed, {})
+        each.raises = True
+        with self.assertRaisesRegex(KeyError, "seven"):
+            each(1, {"x": [1]})
 
-    def test_rows_of_several_shapes_run_alone(self):
-        each = call(lambda x: {"y": np.zeros(x)}, {"y": ("f64", [None])}, each=True)
+    def test_rows_of_several_shapes_are_kept_as_they_are(self):
+        sizes = [1, 2, 0, 2]
+        each = call(lambda x: {"y": np.full(x, x)}, {"y": ("f64", [None])}, each=True)
+        batch = call(lambda x: {"y": [np.full(n, n) for n in x]}, {"y": ("f64", [None])})
+        for function in (each, batch):
+            (found,) = function(4, {"x": sizes})
+            self.assertEqual([one.tolist() for one in found], [[n] * n for n in sizes])
+            self.assertEqual(function(2, {"x": [3, 3]})[0].shape, (2, 3))
+
+    def test_each_value_is_that_of_its_row_whatever_is_written_over_later(self):
+        kept = {"array": np.zeros(2), "bytes": bytearray(2), "list": [0, 0], "row": {}}
+        views = {"array": lambda: kept["array"], "bytes": lambda: memoryview(kept["bytes"]), "list": lambda: kept["list"]}
+        for shape in ([2], [None]):
+            of = {"array": ("f64", shape), "bytes": ("u8", shape), "list": ("i64", shape)}
+
+            def refilled(x):
+                for name in views:
+                    kept[name][0] = x
+                return {name: view() for name, view in views.items()}
+
+            def one_dict(x):
+                for n in range(3):
+                    refilled(x + n)
+                    kept["row"].update((name, view()) for name, view in views.items())
+                    yield kept["row"]
+
+            for found in call(refilled, of, each=True)(3, {"x": [1, 2, 3]}):
+                self.assertEqual([row[0] for row in found], [1, 2, 3])
+            (parts,) = call(one_dict, {"parts": of}, each=True)(2, {"x": [1, 5]})
+            for first, rows in zip((1, 5), parts):
+                self.assertEqual([[value[0] for value in row] for row in rows], [[first + n] * 3 for n in range(3)])
+
+    def test_a_masked_number_fails_its_row_wherever_it_stands(self):
+        def masked(x):
+            return np.ma.masked_array([7.0, 8.0], [False, x == 1])
+
+        def parts(x):
+            yield {"y": masked(x)}
+
+        one = call(lambda x: {"y": np.ma.masked if x == 1 else 2.0}, {"y": ("f64", [])}, each=True)
+        for shape in ([2], [None]):
+            of = {"y": ("f64", shape)}
+            for each in (call(lambda x: {"y": masked(x)}, of, each=True), call(parts, {"p": of}, each=True), one):
+                each(3, {"x": [0, 1, 2]})
+                self.assertRegex(each.failed.pop(1)[1], r"^output `y` is masked at \[1?\] of its row: say what stands")
+                self.assertEqual(each.failed, {})
+
+    def test_a_row_without_end_fails_as_too_large_as_soon_as_it_is(self):
+        seen = []
+
+        def endless(x):
+            while True:
+                seen.append(x)
+                yield {"t": "x" * 100}
+                if x != 1:
+                    return
+
+        each = call(endless, {"p": {"t": "text"}}, each=True)
+        each.room = 1000
+        (found,) = each(3, {"x": [0, 1, 2]})
+        self.assertEqual(([len(rows) for rows in found], each.failed[1][0], len(seen)), ([1, 0, 1], TOO_LARGE, 13))
+        each.room = 199  # Each of these fits, and both do not: the parent halves the batch.
         with self.assertRaises(BatchError) as caught:
-            each(2, {"x": [1, 2]})
-        self.assertEqual(caught.exception.kind, WRONG_ROWS)
+            each(2, {"x": [0, 2]})
+        self.assertEqual(caught.exception.kind, TOO_LARGE)
 
     def test_what_a_generator_yields_are_the_rows_of_its_list(self):
         def parts(x):
@@ -179,8 +243,8 @@ class Each(unittest.TestCase):
                 [[text for _, text in rows] for rows in found],
                 [["0 of 2", "1 of 2"], [], ["0 of 3", "1 of 3", "2 of 3"]],
             )
-            with self.assertRaisesRegex(ItemError, "row 1: KeyError: 'three'"):
-                each(2, {"x": [1, 4]})
+            each(2, {"x": [1, 4]})
+            self.assertRegex(each.failed[1][1], "^KeyError: 'three'")
 
     def test_none_drops_a_row_where_the_function_says_that_it_may(self):
         of = {"n": ("i64", []), "v": ("f32", [None]), "t": "text", "l": {"a": "text"}}
@@ -194,8 +258,8 @@ class Each(unittest.TestCase):
         odd(1, {"x": [1]})
         self.assertEqual(odd.dropped, [])
         forgets = call(lambda x: None, of, each=True)
-        with self.assertRaisesRegex(ItemError, "row 0: ValueError: it gave None; .* declared with drops=True"):
-            forgets(1, {"x": [1]})
+        forgets(1, {"x": [1]})
+        self.assertRegex(forgets.failed[0][1], "^ValueError: it gave None; .* declared with drops=True")
 
     def test_no_memory_is_no_fault_of_a_row(self):
         def fails(x):

@@ -6,7 +6,7 @@ import numpy as np
 import parent
 
 from orchestra_stages.declare import DTYPES, Column
-from orchestra_stages.values import ValueReader, done_output, packed
+from orchestra_stages.values import ValueReader, done_outputs, packed
 from orchestra_stages.wire import Load, NoSense, Reader, Run, ints, text
 
 
@@ -45,13 +45,14 @@ class Frames(unittest.TestCase):
             b"\x01\x01x\x04\x02\x00\x03\x01\x01\x40\x03"  # Input x, u8 [3, open], open batch, from 64, 3 bytes each.
         )
         frame += b"\x01\x00"  # One output, of open shape.
-        frame += b"\xfb\x00\x10\x00"
+        frame += b"\xfb\x00\x10\x00\x09"
         load = Load(Reader(frame))
         self.assertEqual(load.outputs, [Column("y", "float32", [4, None])])
         self.assertEqual((load.gpu, load.threads, load.slots), ("G1", 3, 2))
         expected = {"name": "x", "dtype": "uint8", "shape": [3, None], "offset": 64, "row_bytes": 3}
         self.assertEqual([vars(span) for span in load.inputs], [expected])
         self.assertEqual((load.places, load.input_slot_bytes, load.output_slot_bytes), ([None], 4096, 0))
+        self.assertEqual(load.answer_bytes, 9)
 
     def test_run(self):
         expected = {"batch": 7, "slot": 2, "output_slot": 3, "first": 4, "rows": 5, "values": None}
@@ -105,11 +106,14 @@ class Outputs(unittest.TestCase):
         for number, dtype in enumerate(DTYPES):
             array = np.ones([2, 3], dtype)
             expected = bytes([4, number, 2, 2, 3, array.nbytes]) + array.tobytes()
-            self.assertEqual(done_output(4, array), expected)
+            self.assertEqual(done_outputs(4, array), [expected])
 
     def test_texts_are_bytes_behind_their_numbers(self):
         texts = np.array(["ä", ""], dtype=object)
-        self.assertEqual(done_output(0, texts), b"\x00\x04\x01\x0a\x0a" + b"\x02\0\0\0\xc3\xa4" + b"\0\0\0\0")
+        self.assertEqual(done_outputs(0, texts), [b"\x00\x04\x01\x0a\x0a" + b"\x02\0\0\0\xc3\xa4" + b"\0\0\0\0"])
+        ragged = np.empty(2, dtype=object)
+        ragged[0], ragged[1] = np.array([7, 8], "uint8"), np.array([], "uint8")
+        self.assertEqual(done_outputs(3, ragged), [b"\x03\x04\x02\x01\x02\x02\x07\x08", b"\x03\x04\x02\x01\x00\x00"])
 
     def test_lists_have_neither_names_nor_types(self):
         rows = [("a", np.array([1, 2], "uint8")), ("", np.array([], "uint8"))]

@@ -93,7 +93,7 @@ class Worker(Scripts):
             with Parent(command) as worker:
                 hello = worker.receive()
                 said = [hello.integer(), hello.integer(), hello.text(), hello.integer(), hello.integer()]
-                self.assertEqual(said, [0, 16, "tested", worker.process.pid, 0])
+                self.assertEqual(said, [0, 17, "tested", worker.process.pid, 0])
                 worker.send(LOAD)
                 answer = worker.receive()
                 self.assertEqual(
@@ -114,7 +114,7 @@ class Worker(Scripts):
                 parts = b"".join(b"\x0a\0\0\0\x01\x08" + struct.pack("<q", n) for n in (2, 0))
                 self.assertEqual([answer.integer() for _ in range(4)], [2, 4, 1, len(parts)])
                 self.assertEqual(answer.blob(), parts)
-                [answer.integer() for _ in range(5)]  # No row that is dropped, times, and memory.
+                [answer.integer() for _ in range(6)]  # No row that is dropped or has failed, times, and memory.
                 self.assertTrue(answer.is_at_end())
                 self.assertEqual(struct.unpack("<8f", worker.outputs[48:80]), tuple(range(2, 18, 2)))
             self.assertEqual(worker.process.returncode, 0)

@@ -13,7 +13,7 @@ use orchestra_core::{
 };
 use orchestra_plan::Origin;
 use orchestra_worker::arena::Arena;
-use orchestra_worker::frames::{DynamicOutput, Load, RunErrorKind};
+use orchestra_worker::frames::{DynamicOutput, Load, RowsWithoutOutputs, RunErrorKind};
 use ractor::ActorRef;
 
 use crate::batch::open_outputs::OpenOutputs;
@@ -180,8 +180,6 @@ pub struct ServeStage {
     pub engine: Arc<dyn EngineSpec>,
     pub load: Load,
     pub workers: usize,
-    /// The most that a batch may have of outputs of open shape.
-    pub answer_bytes: usize,
     pub recycle: orchestra_plan::Recycle,
     /// Warns once, not for each of its workers, of nodes of the model that run on the cores.
     pub cpu_nodes: Once,
@@ -244,7 +242,7 @@ pub enum BatcherMsg {
         worker: WorkerId,
         batch: BatchId,
         dynamic: Vec<DynamicOutput>,
-        dropped: Vec<usize>,
+        without: RowsWithoutOutputs,
         ran: WorkerTimes,
     },
     /// A batch gave no result, but the worker lives.
@@ -278,8 +276,8 @@ pub struct CompletedBatch {
     pub dynamic: Vec<DynamicOutput>,
     /// The room that these take.
     pub open: OpenOutputs,
-    /// Rows that its worker says it has dropped, counted from the first of `rows`.
-    pub dropped: Vec<usize>,
+    /// Of `rows`, as its worker says.
+    pub without: RowsWithoutOutputs,
     pub trace: Option<Arc<BatchTrace>>,
 }
 

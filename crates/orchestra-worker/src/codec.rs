@@ -119,7 +119,10 @@ impl Frame for FromWorker {
             Self::LoadFailed { error, .. } | Self::Failed { error, .. } => cut_words(error),
             Self::Hello { build, .. } => cut_words(build),
             Self::Loaded { runtime_version, .. } => cut_words(runtime_version),
-            Self::Done { .. } | Self::Heartbeat | Self::Waiting => {}
+            Self::Done { without, .. } => {
+                without.failed.iter_mut().for_each(|failed| cut_words(&mut failed.error));
+            }
+            Self::Heartbeat | Self::Waiting => {}
         }
     }
 

@@ -23,7 +23,7 @@ pub use orchestra_core::ledger::RunErrorKind;
 use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, MAX_RANK, OutputSlotId, SlotId};
 
 /// Raised with every change of a frame. Both sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 16;
+pub const PROTOCOL_VERSION: u32 = 17;
 
 /// What a worker shall load, and how it is to serve it: the same for every engine, but for `spec`.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
@@ -39,6 +39,8 @@ pub struct Load {
     pub padded_to: Option<usize>,
     /// Where rows lie in the inputs and in the outputs.
     pub layout: BatchLayout,
+    /// Bytes that the outputs of open shape of a batch may have. Of a larger answer nothing is kept.
+    pub answer_bytes: usize,
 }
 
 /// One batch: `rows` consecutive rows of `slot`, from `first_row` on.
@@ -99,6 +101,23 @@ impl DynamicOutput {
             && elements.checked_mul(self.dtype.size_bytes()) == Some(self.data.len())
             && lists <= elements.max(Self::MAX_EMPTY_LISTS)
     }
+}
+
+/// Rows of a run that have no outputs, by their numbers in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode)]
+pub struct RowsWithoutOutputs {
+    /// Those that a program has dropped.
+    pub dropped: Vec<usize>,
+    /// Those that have failed, where the program knows which.
+    pub failed: Vec<RowError>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct RowError {
+    pub row: usize,
+    /// [`RunErrorKind::TooLarge`], or that the data are at fault.
+    pub kind: RunErrorKind,
+    pub error: String,
 }
 
 /// Where the time of a run went inside the worker, in nanoseconds, its batches added up.
@@ -162,8 +181,8 @@ pub enum FromWorker {
         batch: BatchId,
         /// Outputs that had no place there.
         dynamic: Vec<DynamicOutput>,
-        /// Rows that a program has dropped, by their numbers in the run. Their outputs stand for nothing.
-        dropped: Vec<usize>,
+        /// Their outputs stand for nothing.
+        without: RowsWithoutOutputs,
         /// Where the time went.
         timing: RunTiming,
         /// Resident memory of the worker in bytes.

@@ -18,7 +18,9 @@ use rustix::net::{RecvFlags, recv};
 use crate::codec::{CodecError, FrameReader, FrameWriter};
 use crate::engine::{RunError, RunResult};
 use crate::exit_codes::{EXIT_DEVICE, EXIT_PROTOCOL};
-use crate::frames::{FromWorker, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker};
+use crate::frames::{
+    FromWorker, PROTOCOL_VERSION, RowsWithoutOutputs, Run, RunErrorKind, RunTiming, ToWorker,
+};
 use crate::waiting;
 
 /// How often the worker says that it is alive.
@@ -127,7 +129,13 @@ impl WorkerLink {
         let RunError { kind, mut error } = match result {
             Ok(dynamic) => {
                 let rss_bytes = self.rss_bytes.load(Ordering::Relaxed);
-                let done = FromWorker::Done { batch, dynamic, dropped: Vec::new(), timing, rss_bytes };
+                let done = FromWorker::Done {
+                    batch,
+                    dynamic,
+                    without: RowsWithoutOutputs::default(),
+                    timing,
+                    rss_bytes,
+                };
                 match self.send(&done) {
                     // Half the batch has half the outputs.
                     Err(error @ CodecError::TooLarge { .. }) => RunError {

@@ -9,7 +9,9 @@ use std::process::Command;
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, OutputSlotId, SlotId, TensorSpec};
 use orchestra_worker::codec::{Frame, encode};
-use orchestra_worker::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker};
+use orchestra_worker::frames::{
+    DynamicOutput, FromWorker, Load, RowError, RowsWithoutOutputs, Run, RunErrorKind, RunTiming, ToWorker,
+};
 
 use crate::kept_inputs::kept_inputs;
 
@@ -31,6 +33,7 @@ fn load() -> Load {
         streams: 1,
         padded_to: None,
         layout: BatchLayout::new(&[pixels], &[scores], 8, 3).unwrap(),
+        answer_bytes: 1 << 20,
     }
 }
 
@@ -52,7 +55,9 @@ fn run() -> Run {
 fn done(shape: Vec<usize>, data: Vec<u8>) -> FromWorker {
     let output = DynamicOutput { output: 0, dtype: DType::I64, shape, data };
     let timing = RunTiming { bind_ns: 1, run_ns: 2, copy_out_ns: 3 };
-    FromWorker::Done { batch: BatchId(7), dynamic: vec![output], dropped: vec![1, 3], timing, rss_bytes: 300 }
+    let failed = RowError { row: 2, kind: RunErrorKind::TooLarge, error: "too long".to_owned() };
+    let without = RowsWithoutOutputs { dropped: vec![1, 3], failed: vec![failed] };
+    FromWorker::Done { batch: BatchId(7), dynamic: vec![output], without, timing, rss_bytes: 300 }
 }
 
 fn hello() -> FromWorker {

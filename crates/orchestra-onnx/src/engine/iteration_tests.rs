@@ -70,6 +70,7 @@ impl Loops {
             streams: 1,
             padded_to,
             layout: layout.clone(),
+            answer_bytes: 0,
         };
         let arena = Arena::create("loops", layout.clone()).unwrap();
         let outputs = OutputRegion::create("loops", layout.clone()).unwrap();

@@ -182,6 +182,7 @@ impl Probe {
             streams: 1,
             padded_to: None,
             layout,
+            answer_bytes: 0,
         };
         let session = session::open(&environment, &load, &self.spec, None)
             .map_err(|error| format!("{DOES_NOT_LOAD}: {}", error.error))?;

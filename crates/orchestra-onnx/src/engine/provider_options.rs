@@ -36,6 +36,7 @@ pub fn load(inputs: &[TensorSpec]) -> Load {
         streams: 1,
         padded_to: None,
         layout: BatchLayout::new(inputs, &[], 8, 1).unwrap(),
+        answer_bytes: 0,
     }
 }
 

@@ -88,8 +88,8 @@ impl Actor for Batcher {
                 state.ledger.worker_ready(worker, device);
                 state.args.completion.serving();
             }
-            BatcherMsg::Done { worker, batch, dynamic, dropped, ran } => {
-                state.done(worker, batch, (dynamic, dropped), ran);
+            BatcherMsg::Done { worker, batch, dynamic, without, ran } => {
+                state.done(worker, batch, (dynamic, without), ran);
             }
             BatcherMsg::Fault { worker, batch, kind, error, ran } => {
                 state.fault(worker, batch, kind, error, ran);

@@ -76,7 +76,6 @@ impl BatchStage {
                 engine: Arc::clone(engine),
                 load,
                 workers: workers.count,
-                answer_bytes: batch.answer_bytes,
                 recycle: batch.recycle,
                 cpu_nodes: Once::new(),
             };

@@ -74,6 +74,7 @@ async fn an_answer_with_an_odd_output_fails_its_items_by_name_and_the_worker_liv
             OutputFault::OtherType,
             OutputFault::HugeShape,
             OutputFault::Drops,
+            OutputFault::FailsBeyond,
         ] {
             let run = with_fault(RunFault::AnswersOddly(odd), dynamic).await;
             run.all_done_but(8..12).failed_as(FailureKind::Result);

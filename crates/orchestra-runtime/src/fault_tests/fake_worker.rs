@@ -15,7 +15,8 @@ use orchestra_core::{BatchId, DType, ErrorClass, WorkerExit};
 use orchestra_worker::BUILD;
 use orchestra_worker::arena::{RowMemory, SharedMemory, WorkerArena};
 use orchestra_worker::frames::{
-    DynamicOutput, FromWorker, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker,
+    DynamicOutput, FromWorker, PROTOCOL_VERSION, RowError, RowsWithoutOutputs, Run, RunErrorKind, RunTiming,
+    ToWorker,
 };
 use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
@@ -318,7 +319,15 @@ impl Core {
         self.runs_no_more(run);
         let timing = RunTiming { run_ns: takes.as_nanos() as u64, ..RunTiming::default() };
         let (batch, dynamic) = (run.batch, self.dynamic(run));
-        voice.say(&FromWorker::Done { batch, dynamic, dropped: Vec::new(), timing, rss_bytes: 0 }).await;
+        voice
+            .say(&FromWorker::Done {
+                batch,
+                dynamic,
+                without: RowsWithoutOutputs::default(),
+                timing,
+                rss_bytes: 0,
+            })
+            .await;
         *self.answered.lock().unwrap() = Some(run.batch);
         After::Answered
     }
@@ -355,8 +364,12 @@ impl Core {
                 tokio::time::sleep(takes).await;
                 self.runs_no_more(run);
                 let dropped = if odd == OutputFault::Drops { vec![0] } else { Vec::new() };
+                let (kind, error) = (RunErrorKind::Model, String::new());
+                let beyond =
+                    (odd == OutputFault::FailsBeyond).then_some(RowError { row: run.rows, kind, error });
+                let without = RowsWithoutOutputs { dropped, failed: beyond.into_iter().collect() };
                 let (batch, dynamic, timing) = (run.batch, self.odd_output(run, odd), RunTiming::default());
-                voice.say(&FromWorker::Done { batch, dynamic, dropped, timing, rss_bytes: 0 }).await;
+                voice.say(&FromWorker::Done { batch, dynamic, without, timing, rss_bytes: 0 }).await;
                 return Ok(After::Answered);
             }
             RunFault::Garbage => voice.say_bytes(&[0xff; 64]).await,
@@ -497,7 +510,7 @@ impl Core {
             OutputFault::OtherType => output.dtype = DType::I32,
             OutputFault::HugeShape => output.shape.extend([usize::MAX, 2]),
             OutputFault::Missing => return Vec::new(),
-            OutputFault::Drops => {}
+            OutputFault::Drops | OutputFault::FailsBeyond => {}
         }
         vec![output]
     }
@@ -514,5 +527,11 @@ fn loaded(took: Duration, warmed: usize) -> FromWorker {
 }
 
 fn done(batch: BatchId, dynamic: Vec<DynamicOutput>) -> FromWorker {
-    FromWorker::Done { batch, dynamic, dropped: Vec::new(), timing: RunTiming::default(), rss_bytes: 0 }
+    FromWorker::Done {
+        batch,
+        dynamic,
+        without: RowsWithoutOutputs::default(),
+        timing: RunTiming::default(),
+        rss_bytes: 0,
+    }
 }

@@ -249,6 +249,8 @@ pub enum OutputFault {
     Missing,
     /// It says that its first row is dropped, which this stage does not allow.
     Drops,
+    /// It says that a row has failed that the batch does not have.
+    FailsBeyond,
 }
 
 /// What happens to a loaded worker at some time.

@@ -69,6 +69,7 @@ pub fn load_frame(
         streams: batch.streams,
         padded_to: batch.padded_to.filter(|_| *device != DeviceKind::Cpu),
         layout: batch.layout.clone(),
+        answer_bytes: batch.answer_bytes,
     })
 }
 

@@ -145,7 +145,7 @@ impl Life {
                 %pipeline, stage = %name, device = %on, %worker, pid, lines, "worker says more than is logged"
             ),
         });
-        child.limit_room(serve.answer_bytes);
+        child.limit_room(serve.load.answer_bytes);
         let unanswered = UnansweredRuns::new(serve.load.streams);
         let started = context.clock.now();
         let mut tick = interval_at(Instant::now() + TICK, TICK);

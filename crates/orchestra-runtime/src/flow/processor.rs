@@ -2,14 +2,15 @@
 //! worked on by the batcher itself; everything else, and everything that may have to wait, on the blocking pool. It decides
 //! nothing about retries.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use orchestra_core::data::{Column, ItemError, Label, Value};
 use orchestra_core::shapes::{FanOut, MapRuns, RowScope};
-use orchestra_core::{Failure, StageId, locked};
+use orchestra_core::{Failure, FailureKind, StageId, locked};
 use orchestra_plan::{ColumnRef, Origin};
-use orchestra_worker::frames::RunErrorKind;
+use orchestra_worker::frames::{RowError, RowsWithoutOutputs, RunErrorKind};
 use ractor::ActorRef;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
@@ -115,16 +116,19 @@ impl ProcessorWork {
         }
     }
 
-    /// Per row of the batch whether its worker has dropped it; nothing where it has dropped none.
-    fn dropped(&self, batch: &CompletedBatch) -> Result<Vec<bool>, String> {
-        let mut dropped = vec![false; if batch.dropped.is_empty() { 0 } else { batch.rows.count }];
-        for row in &batch.dropped {
-            match dropped.get_mut(*row).filter(|_| self.drops) {
-                Some(dropped) => *dropped = true,
-                None => return Err(format!("its worker has dropped row {row}, which it must not")),
+    /// The rows that have no outputs: why they have failed, or `None` where they were dropped.
+    fn without_outputs(&self, batch: &CompletedBatch) -> Result<BTreeMap<usize, Option<ItemError>>, String> {
+        let RowsWithoutOutputs { dropped, failed } = &batch.without;
+        let dropped = dropped.iter().map(|row| (*row, None));
+        let without: BTreeMap<_, _> =
+            dropped.chain(failed.iter().map(|failed| (failed.row, Some(item_error(failed))))).collect();
+        match without.iter().find(|(row, why)| **row >= batch.rows.count || why.is_none() && !self.drops) {
+            Some((row, Some(_))) => {
+                Err(format!("its worker says that row {row} has failed, which it has not"))
             }
+            Some((row, None)) => Err(format!("its worker has dropped row {row}, which it must not")),
+            None => Ok(without),
         }
-        Ok(dropped)
     }
 
     /// Whether the batch takes a few microseconds and cannot wait for anything.
@@ -136,7 +140,8 @@ impl ProcessorWork {
         let began = batch.trace.as_ref().map(|_| self.chain.context.clock.now());
         let lock = || locked(&self.runs);
         let (mut runs, mut out) = lock().pop().unwrap_or_default();
-        let given = batch.outputs(&self.outputs).and_then(|outputs| Ok((outputs, self.dropped(&batch)?)));
+        let given =
+            batch.outputs(&self.outputs).and_then(|outputs| Ok((outputs, self.without_outputs(&batch)?)));
         let mut copies = vec![Vec::new(); self.outputs.len()];
         let linear = self.chain.linear;
         let usual_text = self.usual_text.load(Ordering::Relaxed);
@@ -154,14 +159,19 @@ impl ProcessorWork {
             let before = (out.done.len(), out.n_failed);
             let at = row - batch.rows.first;
             match &given {
-                Ok((_, dropped)) if dropped.get(at) == Some(&true) => {
-                    n_dropped += 1;
-                    self.chain.drop_row(token, &mut out);
-                }
-                Ok((outputs, _)) => {
-                    let values = outputs.iter().zip(&mut copies).map(|(rows, copy)| rows.row(at, copy));
-                    self.row(&values.collect::<OutputValues<'_>>(), token, &mut runs, &mut out);
-                }
+                Ok((outputs, without)) => match without.get(&at) {
+                    None => {
+                        let values = outputs.iter().zip(&mut copies).map(|(rows, copy)| rows.row(at, copy));
+                        self.row(&values.collect::<OutputValues<'_>>(), token, &mut runs, &mut out);
+                    }
+                    Some(None) => {
+                        n_dropped += 1;
+                        self.chain.drop_row(token, &mut out);
+                    }
+                    Some(Some(item_error)) => {
+                        self.chain.fail(token, self.stage, item_error.clone(), &mut out);
+                    }
+                },
                 Err(error) => self.chain.fail(token, self.stage, ItemError::result(error.clone()), &mut out),
             }
             n_failed += out.n_failed - before.1;
@@ -216,4 +226,9 @@ impl ProcessorWork {
         let scope = RowScope { from: Origin::Stage(self.stage), row: values, carried: &carried, up: None };
         self.chain.row(runs, token, &scope, out, None);
     }
+}
+
+fn item_error(RowError { kind, error, .. }: &RowError) -> ItemError {
+    let kind = if *kind == RunErrorKind::TooLarge { FailureKind::TooLarge } else { FailureKind::Model };
+    ItemError { kind, error: error.clone() }
 }

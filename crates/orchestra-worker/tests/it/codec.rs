@@ -141,7 +141,7 @@ proptest! {
         let done = |len: usize| FromWorker::Done {
             batch: BatchId(batch),
             dynamic: vec![DynamicOutput { output: 0, dtype: DType::U8, shape: vec![len], data: vec![7; len] }],
-            dropped: Vec::new(),
+            without: Default::default(),
             timing: RunTiming::default(),
             rss_bytes: 1,
         };
@@ -183,7 +183,7 @@ fn a_large_frame_arrives_whole_and_the_ones_behind_it_too() {
         let done = FromWorker::Done {
             batch: orchestra_core::BatchId(1),
             dynamic: vec![output],
-            dropped: Vec::new(),
+            without: Default::default(),
             timing: Default::default(),
             rss_bytes: 0,
         };
@@ -247,6 +247,7 @@ fn a_frame_that_is_too_large_is_never_made() {
         streams: 1,
         padded_to: None,
         layout,
+        answer_bytes: 0,
     }));
     let refused = encode(&load, &mut bytes);
     assert!(matches!(refused, Err(CodecError::TooLarge { max: MAX_CONTROL_FRAME, .. })), "{refused:?}");
@@ -293,7 +294,7 @@ fn words_of_a_worker_are_cut_and_a_frame_of_them_has_a_bound_of_its_own() {
     let done = FromWorker::Done {
         batch,
         dynamic: vec![output],
-        dropped: Vec::new(),
+        without: Default::default(),
         timing: Default::default(),
         rss_bytes: 0,
     };

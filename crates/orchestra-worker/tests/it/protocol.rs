@@ -111,7 +111,15 @@ fn start(load: Result<(), LoadError>) -> Parent {
         writer: FrameWriter::new(ours),
         left,
         worker,
-        load: Load { spec: vec![], device: DeviceKind::Cpu, threads: 1, streams: 1, padded_to: None, layout },
+        load: Load {
+            spec: vec![],
+            device: DeviceKind::Cpu,
+            threads: 1,
+            streams: 1,
+            padded_to: None,
+            layout,
+            answer_bytes: 0,
+        },
     }
 }
 

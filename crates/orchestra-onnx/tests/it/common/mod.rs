@@ -77,6 +77,7 @@ impl Setup {
             streams: 1,
             padded_to: None,
             layout: layout.clone(),
+            answer_bytes: 1 << 20,
         };
         let arena = Arena::create("test", layout.clone()).unwrap();
         let outputs = OutputRegion::create("test outputs", layout).unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use orchestra_core::ledger::FailedBatchOutcome;
 use orchestra_core::{BatchId, WorkerId};
-use orchestra_worker::frames::{DynamicOutput, RunErrorKind, RunTiming};
+use orchestra_worker::frames::{DynamicOutput, RowsWithoutOutputs, RunErrorKind, RunTiming};
 
 use super::BatcherState;
 use crate::batch::batches_in_flight::{self, BatchInFlight};
@@ -17,7 +17,7 @@ impl BatcherState {
         &mut self,
         worker: WorkerId,
         batch: BatchId,
-        (dynamic, dropped): (Vec<DynamicOutput>, Vec<usize>),
+        (dynamic, without): (Vec<DynamicOutput>, RowsWithoutOutputs),
         ran: WorkerTimes,
     ) {
         let mut flight = self.in_flight.by_batch.remove(&batch);
@@ -45,7 +45,7 @@ impl BatcherState {
             let outputs = outputs.map(PendingOutputs::done);
             let open = self.open_room.take(dynamic.iter().map(|output| output.data.len()).sum());
             self.completed =
-                Some(CompletedBatch { outputs, slot, rows: completed.rows, dynamic, open, dropped, trace });
+                Some(CompletedBatch { outputs, slot, rows: completed.rows, dynamic, open, without, trace });
         }
         self.end_if_drained(worker);
     }

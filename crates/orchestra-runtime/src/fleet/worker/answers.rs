@@ -15,9 +15,9 @@ impl Life {
         let worker = self.args.worker;
         match frame {
             FromWorker::Heartbeat | FromWorker::Waiting => {}
-            FromWorker::Done { batch, dynamic, dropped, timing, rss_bytes } => {
+            FromWorker::Done { batch, dynamic, without, timing, rss_bytes } => {
                 if let Some((UnansweredRun { rows, .. }, ran)) = self.answered(batch, timing, false)? {
-                    self.tell_batcher(BatcherMsg::Done { worker, batch, dynamic, dropped, ran });
+                    self.tell_batcher(BatcherMsg::Done { worker, batch, dynamic, without, ran });
                     self.done(rss_bytes);
                     self.args.context.tell(|| WorkerEvent::BatchDone { worker, rows });
                 }

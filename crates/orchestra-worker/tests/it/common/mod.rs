@@ -2,7 +2,9 @@
 
 use orchestra_core::batch_layout::{BatchLayout, TensorSpan};
 use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, OutputSlotId, SlotId, TensorSpec};
-use orchestra_worker::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker};
+use orchestra_worker::frames::{
+    DynamicOutput, FromWorker, Load, RowError, RowsWithoutOutputs, Run, RunErrorKind, RunTiming, ToWorker,
+};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -49,16 +51,19 @@ fn layout() -> impl Strategy<Value = BatchLayout> {
 fn load() -> impl Strategy<Value = Load> {
     let device =
         prop_oneof![Just(DeviceKind::Cpu), "GPU-[0-9a-f]{8}".prop_map(|uuid| DeviceKind::Cuda { uuid })];
-    ((vec(any::<u8>(), 0..64), device, any::<[usize; 2]>()), (option::of(any::<usize>()), layout())).prop_map(
-        |((spec, device, [threads, streams]), (padded_to, layout))| Load {
+    (
+        (vec(any::<u8>(), 0..64), device, any::<[usize; 2]>()),
+        (option::of(any::<usize>()), layout(), any::<usize>()),
+    )
+        .prop_map(|((spec, device, [threads, streams]), (padded_to, layout, answer_bytes))| Load {
             spec,
             device,
             threads,
             streams,
             padded_to,
             layout,
-        },
-    )
+            answer_bytes,
+        })
 }
 
 fn run() -> impl Strategy<Value = Run> {
@@ -119,14 +124,19 @@ pub fn from_worker() -> impl Strategy<Value = FromWorker> {
             rss_bytes,
         },
     );
-    let done = (any::<u64>(), vec(dynamic(), 0..3), vec(0..300_usize, 0..4), timing(), any::<u64>())
-        .prop_map(|(batch, dynamic, dropped, timing, rss_bytes)| FromWorker::Done {
+    let failed =
+        (0..300_usize, error_kind(), ".{0,80}").prop_map(|(row, kind, error)| RowError { row, kind, error });
+    let without = (vec(0..300_usize, 0..4), vec(failed, 0..3))
+        .prop_map(|(dropped, failed)| RowsWithoutOutputs { dropped, failed });
+    let done = (any::<u64>(), vec(dynamic(), 0..3), without, timing(), any::<u64>()).prop_map(
+        |(batch, dynamic, without, timing, rss_bytes)| FromWorker::Done {
             batch: BatchId(batch),
             dynamic,
-            dropped,
+            without,
             timing,
             rss_bytes,
-        });
+        },
+    );
     prop_oneof![
         hello,
         loaded,
