@@ -1,7 +1,7 @@
 //! What a batch costs besides the model: the way from the batcher to a worker process and back, measured in a real run whose batches
 //! hold one pixel. Beside it the bare machine: a round trip over a socket between two processes.
 //!
-//! `cargo bench -p orchestra --bench round_trip`. Prints a table; judges nothing. With the tests it runs too, a few rounds only.
+//! `cargo bench -p orchestra-launch --bench round_trip`. Prints a table; judges nothing. With the tests it runs too, a few rounds only.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark ends at the first surprise")]
 
@@ -15,8 +15,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use orchestra::{Earlier, PlanOptions, ProcessLauncher, RenderStyle, StartOptions};
 use orchestra_core::DType;
+use orchestra_launch::{Earlier, PlanOptions, ProcessLauncher, RenderStyle, StartOptions};
 use orchestra_testkit::images::{self, Kind};
 use orchestra_testkit::models;
 use orchestra_testkit::workflow_file::WorkflowFile;
@@ -35,7 +35,7 @@ const SIDE: u32 = 512;
 const FRAME: usize = 64;
 
 fn main() -> ExitCode {
-    orchestra::run_if_worker();
+    orchestra_launch::run_if_worker();
     if std::env::args().nth(1).as_deref() == Some("echo") {
         return echo();
     }
@@ -95,7 +95,8 @@ fn one_batch_at_a_time(rounds: usize) -> Vec<Duration> {
     let dir = tempfile::tempdir().unwrap();
     let workflow = workflow(dir.path(), rounds);
     let (plan, diagnostics) =
-        orchestra::plan_file(&workflow, &PlanOptions::default(), &orchestra::machine()).unwrap();
+        orchestra_launch::plan_file(&workflow, &PlanOptions::default(), &orchestra_launch::machine())
+            .unwrap();
     let plan = plan.unwrap_or_else(|| panic!("{}", diagnostics.render(RenderStyle::Plain)));
     let times = Arc::new(Mutex::new(Vec::with_capacity(rounds)));
     // As the command does: what libraries say about themselves is not recorded, and costs nothing.
@@ -114,7 +115,7 @@ fn one_batch_at_a_time(rounds: usize) -> Vec<Duration> {
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let outcome = runtime.block_on(async {
-        let run = orchestra::start(plan, options).await.unwrap();
+        let run = orchestra_launch::start(plan, options).await.unwrap();
         let_loaders_stand_aside().await;
         run.wait().await
     });

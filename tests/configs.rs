@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::common::{ORCHESTRA, Workplace, repository};
-use orchestra::{ProcessLauncher, StartOptions};
+use orchestra_launch::{ProcessLauncher, StartOptions};
 use orchestra_plan::{DeviceView, MachineView, PlanOptions, RealHost, RenderStyle, plan};
 
 /// All of `configs/*.toml` and `examples/*/workflow.toml`.
@@ -55,7 +55,7 @@ fn problems(text: &str, file: &Path, machine: MachineView, output: &Path) -> Str
     let options = PlanOptions { output: Some(output.to_owned()), ..PlanOptions::default() };
     let program = ProcessLauncher { program: ORCHESTRA.into(), args: vec!["worker".into()], env: Vec::new() };
     let start = StartOptions { launcher: Some(Arc::new(program)), ..StartOptions::default() };
-    let RealHost { look, .. } = orchestra::host(orchestra::kinds(), machine.clone(), &start);
+    let RealHost { look, .. } = orchestra_launch::host(orchestra_launch::kinds(), machine.clone(), &start);
     let host = RealHost { look, ..RealHost::with_machine(orchestra_kinds::builtin(), machine) };
     let (plan, diagnostics) = plan(text, file, &options, &host);
     let text = diagnostics.render(RenderStyle::Plain);
@@ -64,7 +64,7 @@ fn problems(text: &str, file: &Path, machine: MachineView, output: &Path) -> Str
 }
 
 fn this_machine() -> MachineView {
-    orchestra::machine_view(&orchestra::machine())
+    orchestra_launch::machine_view(&orchestra_launch::machine())
 }
 
 #[test]

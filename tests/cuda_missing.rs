@@ -10,7 +10,7 @@ use crate::common::{Ended, Workplace};
 fn a_gpu_that_is_asked_for_is_used_or_its_absence_is_an_error() {
     let place = Workplace::with_pictures(100);
     let ended = place.run(&["--devices", "cuda:0"]);
-    let machine = orchestra::usable_machine(None, false);
+    let machine = orchestra_launch::usable_machine(None, false);
     match machine.gpus_unusable.or(machine.gpu_error) {
         None => {
             ended.must_exit(0);

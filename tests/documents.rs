@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::repository;
-use orchestra::kind::Kinds;
+use orchestra_launch::kind::Kinds;
 
 /// What ends the name of a file of this repository.
 const EXTENSIONS: [&str; 4] = [".rs", ".sh", ".py", ".toml"];
@@ -118,7 +118,7 @@ fn documents_that_are_read_as_a_whole_keep_to_their_length() {
 #[test]
 fn crates_that_know_no_kind_name_none() {
     let root = repository();
-    let Kinds { sources, stages, sinks } = orchestra::kinds();
+    let Kinds { sources, stages, sinks } = orchestra_launch::kinds();
     let kinds: BTreeSet<&str> = sources
         .iter()
         .map(|kind| kind.name())

@@ -54,7 +54,7 @@ fn completions_know_every_command_but_not_the_worker() {
 fn the_schema_is_printed_as_json() {
     let ended = Workplace::new().command(&["schema"]);
     let schema: serde_json::Value = serde_json::from_str(&ended.must_exit(0).stdout).unwrap();
-    assert_eq!(schema, orchestra::workflow_schema(&orchestra::kinds()));
+    assert_eq!(schema, orchestra_launch::workflow_schema(&orchestra_launch::kinds()));
     assert_eq!(schema["$schema"], "http://json-schema.org/draft-07/schema#");
 }
 

@@ -384,13 +384,13 @@ fn a_model_is_tried_once_by_plan_or_run_and_never_by_check() {
     place.write(text);
     let cache = place.path("cache");
     // ONNX Runtime is not to be fetched for this test alone.
-    let library = orchestra::library::find(
-        &orchestra::library::LibraryRequest {
-            flavor: orchestra::library::Flavor::Cpu,
+    let library = orchestra_launch::library::find(
+        &orchestra_launch::library::LibraryRequest {
+            flavor: orchestra_launch::library::Flavor::Cpu,
             explicit: None,
             offline: true,
         },
-        &orchestra::library::Env::from_process(),
+        &orchestra_launch::library::Env::from_process(),
     );
     let Some(library) = library.0 else { return };
     let variables =

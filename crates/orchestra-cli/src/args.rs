@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use orchestra::plan::LogFormat;
+use orchestra_launch::plan::LogFormat;
 use tracing::level_filters::LevelFilter;
 
 use crate::help;

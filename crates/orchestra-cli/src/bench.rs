@@ -3,8 +3,8 @@
 use std::num::NonZero;
 use std::time::Duration;
 
-use orchestra::{Bottleneck, DeviceKind, Plan, StageId};
 use orchestra_core::compare_numbers;
+use orchestra_launch::{Bottleneck, DeviceKind, Plan, StageId};
 use serde::Serialize;
 
 use crate::Failed;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use orchestra::{EventHook, FaultKind, Verified, WorkerEvent, WorkerId};
 use orchestra_core::locked;
+use orchestra_launch::{EventHook, FaultKind, Verified, WorkerEvent, WorkerId};
 use orchestra_machine::processes::children;
 use orchestra_worker::held_process::Fault;
 use orchestra_worker::process::is_loader_with;
@@ -102,7 +102,7 @@ fn storm(lab: &mut Lab, args: &ChaosArgs) -> Result<ChaosReport, Failed> {
         let ran = lab.run(plan, &format!("run {run} of {runs}, with {items} items"), Some(serving.hook()));
         strikers.stop(&mut report);
         let ran = ran?;
-        let found = orchestra::verify(&ran.output, &orchestra::kinds())
+        let found = orchestra_launch::verify(&ran.output, &orchestra_launch::kinds())
             .map_err(|error| Failed::new(ExitCode::Bug, error))?;
         report.add(items, &ran, found);
     }

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use orchestra::plan::{KnownItems, SourcePlan, items_in_words};
-use orchestra::{Machine, PlanOptions};
+use orchestra_launch::plan::{KnownItems, SourcePlan, items_in_words};
+use orchestra_launch::{Machine, PlanOptions};
 
 use crate::Failed;
 use crate::args::{CheckArgs, WorkflowArgs};

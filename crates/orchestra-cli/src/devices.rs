@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use orchestra::plan::format_bytes;
-use orchestra::{Gpu, Machine};
+use orchestra_launch::plan::format_bytes;
+use orchestra_launch::{Gpu, Machine};
 
 use crate::Failed;
 use crate::args::DevicesArgs;
@@ -12,11 +12,11 @@ use crate::human::counted;
 use crate::stdout;
 
 pub fn devices(args: &DevicesArgs) -> Result<ExitCode, Failed> {
-    let machine = orchestra::usable_machine(None, false);
+    let machine = orchestra_launch::usable_machine(None, false);
     if args.json {
         return stdout::print_json(&machine);
     }
-    let model = orchestra::cpu_model().unwrap_or_else(|| "unknown model".to_owned());
+    let model = orchestra_launch::cpu_model().unwrap_or_else(|| "unknown model".to_owned());
     stdout::print(&in_words(&machine, &model))
 }
 
@@ -103,7 +103,7 @@ fn joined<const N: usize>(parts: [Option<String>; N]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use orchestra::{GpuProcess, Node};
+    use orchestra_launch::{GpuProcess, Node};
 
     use super::*;
 

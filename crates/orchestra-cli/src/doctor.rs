@@ -6,9 +6,9 @@ mod tensorrt;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use orchestra::library::{CudaLibraries, Env, Flavor, Library, LibraryRequest, Tried, find_cuda};
-use orchestra::plan::format_bytes;
-use orchestra::{DriverProbe, GpuProbe, Machine, NvmlProbe, driver_problem};
+use orchestra_launch::library::{CudaLibraries, Env, Flavor, Library, LibraryRequest, Tried, find_cuda};
+use orchestra_launch::plan::format_bytes;
+use orchestra_launch::{DriverProbe, GpuProbe, Machine, NvmlProbe, driver_problem};
 use serde::Serialize;
 
 use crate::Failed;
@@ -55,7 +55,7 @@ impl Finding {
 
 /// Looks at everything a run needs; exit code 69 if something is missing.
 pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, Failed> {
-    let machine = orchestra::machine();
+    let machine = orchestra_launch::machine();
     let mut findings = vec![
         Finding::good("processor", format!("{} cores", machine.cores)),
         Finding::good(
@@ -68,7 +68,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, Failed> {
         ),
         open_files(),
         sandbox(),
-        Finding::good("commands", orchestra::command_bounds()),
+        Finding::good("commands", orchestra_launch::command_bounds()),
         runtime_library(Flavor::Cpu, args),
     ];
     findings.extend(of_gpus(&machine, args));
@@ -86,7 +86,7 @@ fn of_gpus(machine: &Machine, args: &DoctorArgs) -> Vec<Finding> {
     let has_gpu = !machine.gpus.is_empty();
     let request = LibraryRequest { flavor: Flavor::Gpu, explicit: args.ort_library.clone(), offline: true };
     let env = Env::from_process();
-    let (runtime, _) = orchestra::library::find(&request, &env);
+    let (runtime, _) = orchestra_launch::library::find(&request, &env);
     let libraries = find_cuda(&env, runtime.as_ref().map(|library| library.path.as_path()));
     let mut findings = Vec::new();
     if has_gpu {
@@ -94,7 +94,7 @@ fn of_gpus(machine: &Machine, args: &DoctorArgs) -> Vec<Finding> {
         let mut gpus = Finding::good("gpus", format!("the driver lists {}", machine.gpus.len()));
         gpus.help.clone_from(&machine.gpu_error);
         findings.push(gpus);
-        findings.push(of_mps(orchestra::mps(std::env::var_os("CUDA_MPS_PIPE_DIRECTORY"))));
+        findings.push(of_mps(orchestra_launch::mps(std::env::var_os("CUDA_MPS_PIPE_DIRECTORY"))));
         findings.push(of_processes(&NvmlProbe::new()));
         findings.push(runtime_library(Flavor::Gpu, args));
     } else {
@@ -104,7 +104,8 @@ fn of_gpus(machine: &Machine, args: &DoctorArgs) -> Vec<Finding> {
     findings.extend(cuda::findings(&libraries, has_gpu));
     findings.push(tensorrt::finding(runtime.as_ref().map(|library| library.path.as_path())));
     if has_gpu {
-        findings.push(auto(orchestra::why_no_cuda(args.ort_library.clone(), false), machine.gpus.len()));
+        findings
+            .push(auto(orchestra_launch::why_no_cuda(args.ort_library.clone(), false), machine.gpus.len()));
     }
     findings
 }
@@ -115,7 +116,7 @@ fn runtime_library(flavor: Flavor, args: &DoctorArgs) -> Finding {
         Flavor::Gpu => "onnxruntime-gpu",
     };
     let request = LibraryRequest { flavor, explicit: args.ort_library.clone(), offline: true };
-    match orchestra::library::find(&request, &Env::from_process()) {
+    match orchestra_launch::library::find(&request, &Env::from_process()) {
         (Some(Library { path, version, origin, .. }), _) => {
             Finding::found(subject, version.as_deref(), origin, &path)
         }
@@ -185,7 +186,7 @@ fn auto(why_not: Option<String>, n_gpus: usize) -> Finding {
 
 /// What loaders and workers can be confined by. A run goes on without it, unless its file requires it.
 fn sandbox() -> Finding {
-    let missing = orchestra::missing_of_sandbox();
+    let missing = orchestra_launch::missing_of_sandbox();
     if missing.is_empty() {
         return Finding::good("sandbox", "loaders and workers are confined to what they need");
     }
@@ -212,8 +213,8 @@ fn open_files() -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use orchestra::library::CudaGeneration;
-    use orchestra::{FakeProbe, Gpu, ProbeError};
+    use orchestra_launch::library::CudaGeneration;
+    use orchestra_launch::{FakeProbe, Gpu, ProbeError};
 
     use super::*;
 

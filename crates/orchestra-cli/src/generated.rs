@@ -9,7 +9,7 @@ use crate::exit_code::ExitCode;
 use crate::stdout;
 
 pub fn schema() -> Result<ExitCode, Failed> {
-    stdout::print_json(&orchestra::workflow_schema(&orchestra::kinds()))
+    stdout::print_json(&orchestra_launch::workflow_schema(&orchestra_launch::kinds()))
 }
 
 pub fn completions(args: &CompletionsArgs) -> Result<ExitCode, Failed> {

@@ -1,8 +1,8 @@
 //! `orchestra graph`: the workflow as a picture, from its file alone. Asks no driver and starts nothing.
 
 use anyhow::{Context as _, anyhow};
-use orchestra::PlanOptions;
-use orchestra::plan::{GraphView, MachineView};
+use orchestra_launch::PlanOptions;
+use orchestra_launch::plan::{GraphView, MachineView};
 
 use crate::Failed;
 use crate::args::{GraphArgs, Verbosity};

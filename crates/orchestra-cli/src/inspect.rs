@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use anyhow::anyhow;
-use orchestra::plan::{ModelOutput, OutputDim, OutputType, ScalarInput, format_bytes};
-use orchestra::{DType, Dim, ModelError, ModelFile, Recognised};
+use orchestra_launch::plan::{ModelOutput, OutputDim, OutputType, ScalarInput, format_bytes};
+use orchestra_launch::{DType, Dim, ModelError, ModelFile, Recognised};
 use serde_json::json;
 
 use crate::Failed;
@@ -18,7 +18,7 @@ const MOST_SHOWN: usize = 100;
 
 pub fn inspect(args: &InspectArgs) -> Result<ExitCode, Failed> {
     let path = args.model.to_string_lossy();
-    let file = orchestra::read_model(&args.model).map_err(|error| {
+    let file = orchestra_launch::read_model(&args.model).map_err(|error| {
         let help = match error {
             ModelError::NotOnnx(_) => "; name a file in the ONNX format, which often ends in `.onnx`",
             ModelError::Truncated(_) => "; copy, download or export it again",
@@ -26,8 +26,8 @@ pub fn inspect(args: &InspectArgs) -> Result<ExitCode, Failed> {
         };
         Failed::new(ExitCode::Unavailable, anyhow!("model `{path}`: {error}{help}"))
     })?;
-    let recognised = orchestra::recognise(&file.signature);
-    let workflow = orchestra::workflow_for(&path, &file.signature, &recognised);
+    let recognised = orchestra_launch::recognise(&file.signature);
+    let workflow = orchestra_launch::workflow_for(&path, &file.signature, &recognised);
     if args.json {
         let json = in_json(&path, &file, &recognised, &workflow);
         return stdout::print_bytes(format!("{json}\n").as_bytes());

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use orchestra::plan::KnownItems;
-use orchestra::{Plan, ProcessLauncher, expand_of};
+use orchestra_launch::plan::KnownItems;
+use orchestra_launch::{Plan, ProcessLauncher, expand_of};
 use orchestra_store::{ListError, ListingSpec, write_items};
 
 use crate::Failed;

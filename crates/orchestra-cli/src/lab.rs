@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use orchestra::telemetry::{LogSettings, ResolvedTraces, Telemetry, TelemetryGuard, TraceSettings};
-use orchestra::{Earlier, EventHook, Library, Plan, RunHandle, RunOutcome, RunStatus, StartOptions, Tracer};
+use orchestra_launch::telemetry::{LogSettings, ResolvedTraces, Telemetry, TelemetryGuard, TraceSettings};
+use orchestra_launch::{
+    Earlier, EventHook, Library, Plan, RunHandle, RunOutcome, RunStatus, StartOptions, Tracer,
+};
 use orchestra_plan::{TasksPlan, TelemetryPlan};
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -112,9 +114,13 @@ impl Lab {
             tracing::warn!("{warning}");
         }
         let mut notes = LibraryNotes { notices: *notices, last: None };
-        let library =
-            orchestra::runtime_library(&plan, workflow.ort_library.clone(), workflow.offline, &mut notes)
-                .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
+        let library = orchestra_launch::runtime_library(
+            &plan,
+            workflow.ort_library.clone(),
+            workflow.offline,
+            &mut notes,
+        )
+        .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
         let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
         let folder = tempfile::Builder::new().prefix("orchestra-").tempdir_in(&scratch);
         let folder = folder.map_err(failed(format!("making a folder in `{}`", scratch.display())))?;
@@ -173,11 +179,12 @@ impl Lab {
             offline: self.offline,
             ..StartOptions::default()
         };
-        let options = orchestra::run_options(options, &plan, self.library.as_ref())
+        let options = orchestra_launch::run_options(options, &plan, self.library.as_ref())
             .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
         let output = plan.output.clone();
-        let runtime = orchestra::actor_runtime(&plan).map_err(failed("starting the threads of a run"))?;
-        let prepared = orchestra::prepare_with(Arc::new(plan), Earlier::Discard, None, None);
+        let runtime =
+            orchestra_launch::actor_runtime(&plan).map_err(failed("starting the threads of a run"))?;
+        let prepared = orchestra_launch::prepare_with(Arc::new(plan), Earlier::Discard, None, None);
         let prepared = prepared.map_err(not_started)?;
         let mut moments = Vec::new();
         let ended = runtime.block_on(async {

@@ -1,6 +1,6 @@
 //! What is said at the end of a run of pages, frames and boxes that no stage was given. It counts nothing.
 
-use orchestra::{LeftOut, LeftOutCount};
+use orchestra_launch::{LeftOut, LeftOutCount};
 
 use crate::human::counted;
 

@@ -57,7 +57,7 @@ fn main() -> ProcessExitCode {
         return ExitCode::TryAgain.into();
     }
     // A worker starts often and must start fast: nothing of the command line is set up for it.
-    orchestra::run_if_worker();
+    orchestra_launch::run_if_worker();
     command()
 }
 
@@ -90,7 +90,7 @@ fn command() -> ProcessExitCode {
         Command::Init(args) => init::init(&args, cli.verbosity),
         Command::Schema => generated::schema(),
         Command::Completions(args) => generated::completions(&args),
-        Command::Worker => return orchestra::worker_main(),
+        Command::Worker => return orchestra_launch::worker_main(),
     };
     let code = done.unwrap_or_else(|failed| {
         if let Some(error) = &failed.error {

@@ -1,14 +1,14 @@
 //! The metrics of a run: where they are served, as the user says, and where they come from. Counts nothing, and knows no format: that is the
-//! business of `orchestra::telemetry::metrics`.
+//! business of `orchestra_launch::telemetry::metrics`.
 
 mod counters;
 mod devices;
 
 use std::sync::Arc;
 
-use orchestra::telemetry::metrics::{MetricSource, Metrics, Reading, names, page_address};
-use orchestra::telemetry::{LogFiles, SpanWatch, TelemetryError, TelemetryGuard};
-use orchestra::{Meter, Plan};
+use orchestra_launch::telemetry::metrics::{MetricSource, Metrics, Reading, names, page_address};
+use orchestra_launch::telemetry::{LogFiles, SpanWatch, TelemetryError, TelemetryGuard};
+use orchestra_launch::{Meter, Plan};
 
 use crate::Failed;
 use crate::args::RunArgs;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use orchestra::plan::TaskPlan;
-use orchestra::{FoundResults, Prepared, Progress as LibraryProgress};
+use orchestra_launch::plan::TaskPlan;
+use orchestra_launch::{FoundResults, Prepared, Progress as LibraryProgress};
 
 use crate::human::{count, counted};
 use crate::stderr;
@@ -42,7 +42,7 @@ impl Notices {
                 .filter_map(|(at, name)| (at < NAMED || is_unsure(name)).then_some(&name[..]))
                 .collect();
             let more = if again.len() > named.len() { ", .." } else { "" };
-            let names = orchestra::plan::list(named);
+            let names = orchestra_launch::plan::list(named);
             let bound = match again.iter().any(is_unsure) {
                 true => "; what declares no `outputs` may so be done more than once",
                 false => "",
@@ -109,8 +109,9 @@ impl LibraryProgress for LibraryNotes {
         const STEP: u64 = 10 << 20;
         if self.last.is_none_or(|last| done >= last + STEP) {
             self.last = Some(done);
-            let of = total.map(|t| format!(" of {}", orchestra::plan::format_bytes(t))).unwrap_or_default();
-            self.notices.say(&format!("  {}{of}", orchestra::plan::format_bytes(done)));
+            let of =
+                total.map(|t| format!(" of {}", orchestra_launch::plan::format_bytes(t))).unwrap_or_default();
+            self.notices.say(&format!("  {}{of}", orchestra_launch::plan::format_bytes(done)));
         }
     }
 }

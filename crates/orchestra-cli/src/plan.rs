@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use orchestra::MachineView;
-use orchestra::plan::format_bytes;
+use orchestra_launch::MachineView;
+use orchestra_launch::plan::format_bytes;
 
 use crate::Failed;
 use crate::args::PlanArgs;
@@ -18,7 +18,7 @@ use crate::surroundings::Surroundings;
 pub fn plan(args: &PlanArgs, surroundings: &Surroundings) -> Result<ExitCode, Failed> {
     let options = planning::options(&args.workflow, args.output.as_deref());
     let machine = match &args.machine {
-        None => orchestra::machine_view(&planning::machine(&args.workflow)),
+        None => orchestra_launch::machine_view(&planning::machine(&args.workflow)),
         Some(file) => planning::described_machine(file, surroundings)?,
     };
     let about = args.machine.as_ref().map(|file| in_words(file, &machine));
@@ -30,7 +30,7 @@ pub fn plan(args: &PlanArgs, surroundings: &Surroundings) -> Result<ExitCode, Fa
     if args.json {
         stdout::print_json(&plan)
     } else {
-        stdout::print(&format!("{}{}", about.unwrap_or_default(), orchestra::plan::describe(&plan)))
+        stdout::print(&format!("{}{}", about.unwrap_or_default(), orchestra_launch::plan::describe(&plan)))
     }
 }
 

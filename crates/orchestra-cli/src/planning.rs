@@ -5,8 +5,10 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
-use orchestra::plan::{RealHost, format_bytes};
-use orchestra::{Cause, Diagnostics, Machine, MachineView, Plan, PlanOptions, RenderStyle, StartOptions};
+use orchestra_launch::plan::{RealHost, format_bytes};
+use orchestra_launch::{
+    Cause, Diagnostics, Machine, MachineView, Plan, PlanOptions, RenderStyle, StartOptions,
+};
 
 use crate::Failed;
 use crate::args::WorkflowArgs;
@@ -32,7 +34,7 @@ pub fn options(args: &WorkflowArgs, output: Option<&Path>) -> PlanOptions {
 
 /// This machine, as far as a run with these arguments could use it.
 pub fn machine(args: &WorkflowArgs) -> Machine {
-    orchestra::usable_machine(args.ort_library.as_deref(), args.offline)
+    orchestra_launch::usable_machine(args.ort_library.as_deref(), args.offline)
 }
 
 /// Says why a plan takes the CPU although the machine has GPUs: its speed should not be the first sign.
@@ -73,17 +75,17 @@ impl WorkflowText {
         machine: &Machine,
         args: &WorkflowArgs,
     ) -> (Option<Plan>, Diagnostics) {
-        self.plan_with(options, &host(orchestra::machine_view(machine), Some(args)))
+        self.plan_with(options, &host(orchestra_launch::machine_view(machine), Some(args)))
     }
 
     /// Plans it without a run of any model.
     pub fn check(&self, options: &PlanOptions, machine: &Machine) -> (Option<Plan>, Diagnostics) {
-        self.plan_with(options, &host(orchestra::machine_view(machine), None))
+        self.plan_with(options, &host(orchestra_launch::machine_view(machine), None))
     }
 
     /// The same without a look into the files of its sources.
     pub fn check_alone(&self, options: &PlanOptions, machine: &Machine) -> (Option<Plan>, Diagnostics) {
-        let host = host(orchestra::machine_view(machine), None);
+        let host = host(orchestra_launch::machine_view(machine), None);
         self.plan_with(options, &RealHost { look: None, ..host })
     }
 
@@ -98,7 +100,7 @@ impl WorkflowText {
     }
 
     fn plan_with(&self, options: &PlanOptions, host: &RealHost) -> (Option<Plan>, Diagnostics) {
-        orchestra::plan::plan(&self.text, &self.path, options, host)
+        orchestra_launch::plan::plan(&self.text, &self.path, options, host)
     }
 }
 
@@ -110,14 +112,15 @@ fn host(machine: MachineView, args: Option<&WorkflowArgs>) -> RealHost {
         notice: Some(stderr::say_line),
         ..StartOptions::default()
     });
-    let host = orchestra::host(orchestra::kinds(), machine, &start);
+    let host = orchestra_launch::host(orchestra_launch::kinds(), machine, &start);
     RealHost { probe: host.probe.filter(|_| args.is_some()), ..host }
 }
 
 /// Reads the description of a machine; what is wrong with it is printed.
 pub fn described_machine(file: &Path, surroundings: &Surroundings) -> Result<MachineView, Failed> {
     let text = read_text(file, "machine file")?;
-    let (machine, diagnostics) = orchestra::plan::machine_from_toml(&text, &file.display().to_string());
+    let (machine, diagnostics) =
+        orchestra_launch::plan::machine_from_toml(&text, &file.display().to_string());
     stderr::say(&diagnostics.render(style(surroundings)));
     machine.ok_or(Failed { error: None, code: ExitCode::BadFile })
 }
@@ -171,7 +174,7 @@ pub fn code(diagnostics: &Diagnostics) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use orchestra::Gpu;
+    use orchestra_launch::Gpu;
 
     use super::*;
 
@@ -182,7 +185,7 @@ mod tests {
             gpus: vec![gpu],
             gpu_error: None,
             gpus_unusable: what.map(str::to_owned),
-            ..orchestra::machine()
+            ..orchestra_launch::machine()
         }
     }
 

@@ -32,7 +32,7 @@ pub fn retry(
 ) -> Result<ExitCode, Failed> {
     let usage = |error| Failed::new(ExitCode::Usage, error);
     let file = args.output.join(FILE);
-    orchestra::only_files(&args.output).map_err(|error| Failed::new(ExitCode::BadFile, error))?;
+    orchestra_launch::only_files(&args.output).map_err(|error| Failed::new(ExitCode::BadFile, error))?;
     let text = fs::read(&file).with_context(|| {
         format!(
             "`{}` is no output folder of a run that this command has started; `orchestra run FILE --retry-failed` retries any run",

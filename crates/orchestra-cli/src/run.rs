@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use orchestra::plan::LogFormat;
-use orchestra::telemetry::metrics::Metrics;
-use orchestra::telemetry::{LogSettings, Telemetry, TelemetryGuard, TraceSettings};
-use orchestra::{
+use orchestra_launch::plan::LogFormat;
+use orchestra_launch::telemetry::metrics::Metrics;
+use orchestra_launch::telemetry::{LogSettings, Telemetry, TelemetryGuard, TraceSettings};
+use orchestra_launch::{
     Earlier, GroupOwner, Library, Plan, PlanOptions, RunHandle, RunOutcome, RunStatus, StartOptions,
     StartRunError,
 };
@@ -151,9 +151,9 @@ impl RunCommand<'_> {
         // Nothing is discarded for a run that has no library to begin with, or another one.
         let discards = args.fresh || args.retry_failed;
         let ahead = discards.then(|| runtime_library(args, &plan, *notices)).transpose()?;
-        let version = ahead.as_ref().and_then(Option::as_ref).map(orchestra::onnxruntime_version);
+        let version = ahead.as_ref().and_then(Option::as_ref).map(orchestra_launch::onnxruntime_version);
         let prepared =
-            orchestra::prepare_with(Arc::clone(&plan), earlier, None, version).map_err(not_started)?;
+            orchestra_launch::prepare_with(Arc::clone(&plan), earlier, None, version).map_err(not_started)?;
         self.open_logs(&plan, &prepared.run_id)?;
         retry::keep_command(&plan.output);
         for reason in plan.reasons.iter().chain(&plan.deferred.as_ref().map(|deferred| deferred.in_words())) {
@@ -179,7 +179,7 @@ impl RunCommand<'_> {
                 first_part: first.map(|first| Arc::new(first.outcome.clone())),
                 ..StartOptions::default()
             };
-            let options = orchestra::run_options(options, &plan, library.as_ref())
+            let options = orchestra_launch::run_options(options, &plan, library.as_ref())
                 .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
             // From here on there is something to stop.
             let caught =
@@ -225,7 +225,7 @@ fn dry_run(plan: &Plan, args: &RunArgs) -> Result<ExitCode, Failed> {
     }
     match args.json {
         true => stdout::print_json(plan),
-        false => stdout::print(&orchestra::plan::describe(plan)),
+        false => stdout::print(&orchestra_launch::plan::describe(plan)),
     }
 }
 
@@ -243,7 +243,7 @@ fn runtime_library(args: &RunArgs, plan: &Plan, notices: Notices) -> Result<Opti
         return Ok(None);
     }
     let (named, offline) = (args.workflow.ort_library.clone(), args.workflow.offline);
-    orchestra::runtime_library(plan, named, offline, &mut LibraryNotes { notices, last: None })
+    orchestra_launch::runtime_library(plan, named, offline, &mut LibraryNotes { notices, last: None })
         .map_err(|e| Failed::new(ExitCode::Unavailable, e))
 }
 
@@ -275,7 +275,7 @@ fn telemetry(
 }
 
 fn runtime(plan: &Plan) -> Result<Runtime, Failed> {
-    let started = orchestra::actor_runtime(plan);
+    let started = orchestra_launch::actor_runtime(plan);
     let runtime = started
         .context("the threads of the run cannot be started; `orchestra doctor` looks at the limits of this machine")
         .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use orchestra_core::locked;
 
-use orchestra::StopHandle;
+use orchestra_launch::StopHandle;
 use rustix::process::Signal;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{self, SignalKind, signal};

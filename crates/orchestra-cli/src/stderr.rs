@@ -6,8 +6,8 @@ use std::io::Write as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use orchestra::telemetry::logs::json_line;
 use orchestra_core::visible;
+use orchestra_launch::telemetry::logs::json_line;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::Level;
 

@@ -4,7 +4,7 @@ mod tasks;
 
 use std::path::PathBuf;
 
-use orchestra::{Bottleneck, FailureCause, RunStatus, StagePace, TaskReport, TaskStanding};
+use orchestra_launch::{Bottleneck, FailureCause, RunStatus, StagePace, TaskReport, TaskStanding};
 
 use crate::args::shell_word;
 use crate::exit_code::ExitCode;
@@ -122,7 +122,7 @@ impl Summary {
             fact("results", output.clone());
         }
         if report.items.failed > 0 {
-            fact("failures", self.output.join(orchestra::FAILURE_RECORDS).display().to_string());
+            fact("failures", self.output.join(orchestra_launch::FAILURE_RECORDS).display().to_string());
             for text in self.causes_in_words() {
                 fact("", text);
             }
@@ -266,7 +266,7 @@ fn pace(report: &RunStatus) -> Option<String> {
 mod tests {
     use std::sync::Arc;
 
-    use orchestra::{DeviceStatus, ItemCounts};
+    use orchestra_launch::{DeviceStatus, ItemCounts};
 
     use super::*;
 

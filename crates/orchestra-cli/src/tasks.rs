@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use orchestra::plan::{TaskPlan, TasksPlan, format_bytes};
-use orchestra::{KnownTask, Plan, TaskJournal, TaskRecord, TaskReport, TaskStanding};
+use orchestra_launch::plan::{TaskPlan, TasksPlan, format_bytes};
+use orchestra_launch::{KnownTask, Plan, TaskJournal, TaskRecord, TaskReport, TaskStanding};
 use serde_json::json;
 
 use crate::Failed;
@@ -47,7 +47,8 @@ pub fn only(mut plan: Plan, names: &[String]) -> Result<Plan, Failed> {
         plan.tasks = of_plan(&plan, names).map_err(|unknown| {
             let mut tables: Vec<&str> = plan.tasks.tasks.iter().map(|task| &task.name[..]).collect();
             tables.dedup();
-            let tables = if tables.is_empty() { "none".to_owned() } else { orchestra::plan::list(tables) };
+            let tables =
+                if tables.is_empty() { "none".to_owned() } else { orchestra_launch::plan::list(tables) };
             Failed::new(
                 ExitCode::Usage,
                 anyhow::anyhow!("--only: the file has no task `{unknown}`; its tasks: {tables}"),
@@ -76,7 +77,7 @@ fn of_plan(plan: &Plan, names: &[String]) -> Result<TasksPlan, String> {
 
 /// What would run now, by what is known of each task.
 pub fn show(plan: &Plan, records: &TaskRecords, as_json: bool) -> Result<ExitCode, Failed> {
-    let known = orchestra::known_tasks(&plan.tasks, records);
+    let known = orchestra_launch::known_tasks(&plan.tasks, records);
     let reports = TaskReport::all(&plan.tasks, &known);
     if as_json {
         let rows = plan.tasks.tasks.iter().zip(&reports).map(|(task, report)| {
@@ -89,7 +90,7 @@ pub fn show(plan: &Plan, records: &TaskRecords, as_json: bool) -> Result<ExitCod
     }
     let later =
         plan.deferred.as_ref().map(|deferred| format!("\n{}\n", deferred.in_words())).unwrap_or_default();
-    let commands_live = orchestra::commands_live(&plan.output);
+    let commands_live = orchestra_launch::commands_live(&plan.output);
     stdout::print(&(text(plan, &reports, &known, commands_live) + &later))
 }
 
@@ -156,7 +157,7 @@ fn standing(task: &TaskPlan, report: &TaskReport, known: &KnownTask, is_live: bo
 
 /// The last values, in one line, with the best where that is another one and it is known what is better.
 pub fn metrics(task: &TaskReport) -> String {
-    let one = |(name, values): (&String, &orchestra::MetricValues)| {
+    let one = |(name, values): (&String, &orchestra_launch::MetricValues)| {
         let best = task.goals.get(name).map(|goal| goal.best_of(values)).filter(|best| best.is_finite());
         let best = best.filter(|best| *best != values.last).map(|best| format!(" (best {})", metric(best)));
         format!("{name} {}{}", metric(values.last), best.unwrap_or_default())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use orchestra::{KnownTask, Plan, TaskReport, TaskStanding};
+use orchestra_launch::{KnownTask, Plan, TaskReport, TaskStanding};
 
 use crate::Failed;
 use crate::exit_code::ExitCode;
@@ -24,7 +24,7 @@ const DEFAULT_SIZE: (usize, usize) = (24, 80);
 /// Shows the tasks until no run is going on.
 pub fn watch(plan: &Plan, surroundings: &Surroundings) -> Result<ExitCode, Failed> {
     let records = tasks::records(plan)?;
-    let first = orchestra::known_tasks(&plan.tasks, &records);
+    let first = orchestra_launch::known_tasks(&plan.tasks, &records);
     let mut seen = TaskScreen { plan, first, rows: Vec::new(), states: Vec::new() };
     if seen.look()?.is_none() {
         let none = format!("no run with tasks is going on into `{}`\n", plan.output.display());
@@ -55,10 +55,10 @@ impl TaskScreen<'_> {
     /// Looks again; the number of commands that run, or `None` where no run is going on.
     fn look(&mut self) -> Result<Option<usize>, Failed> {
         // The file first: a command that ends between the two is seen as ended.
-        let running = orchestra::running_commands(&self.plan.output);
+        let running = orchestra_launch::running_commands(&self.plan.output);
         let records = tasks::records(self.plan)?;
         let commands = running.as_deref().unwrap_or_default();
-        let known = |(task, first): (&orchestra::plan::TaskPlan, &KnownTask)| {
+        let known = |(task, first): (&orchestra_launch::plan::TaskPlan, &KnownTask)| {
             let record = records.get(&task.id).cloned().unwrap_or_default();
             let is_new = record.attempts > first.attempts || first.is_begun;
             let ended = record.ended.filter(|_| record.running.is_none());

@@ -1,6 +1,6 @@
 //! `orchestra verify`: counts the items of a run again, from its files alone. Prints what was found.
 
-use orchestra::{LeftOutCount, Verified};
+use orchestra_launch::{LeftOutCount, Verified};
 
 use crate::args::VerifyArgs;
 use crate::exit_code::ExitCode;
@@ -9,7 +9,7 @@ use crate::{Failed, stdout};
 
 /// Counts the items of a run.
 pub fn verify(args: &VerifyArgs) -> Result<ExitCode, Failed> {
-    let found = orchestra::verify(&args.output, &orchestra::kinds())
+    let found = orchestra_launch::verify(&args.output, &orchestra_launch::kinds())
         .map_err(|error| Failed::new(ExitCode::Usage, error))?;
     let printed = match args.json {
         true => stdout::print_json(&found),
@@ -20,7 +20,7 @@ pub fn verify(args: &VerifyArgs) -> Result<ExitCode, Failed> {
 }
 
 fn text(found: &Verified) -> String {
-    use orchestra::FaultKind::{Damaged, Doubled, Lost, Stray};
+    use orchestra_launch::FaultKind::{Damaged, Doubled, Lost, Stray};
     let mut text = String::new();
     for fault in &found.faults {
         text.push_str(&format!("{fault}\n"));

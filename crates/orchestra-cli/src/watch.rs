@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use orchestra::RunStatus;
+use orchestra_launch::RunStatus;
 
 use crate::progress::ProgressView;
 
@@ -53,7 +53,7 @@ fn view(then: &RunStatus, now: RunStatus) -> ProgressView {
 
 #[cfg(test)]
 mod tests {
-    use orchestra::ItemCounts;
+    use orchestra_launch::ItemCounts;
 
     use super::*;
 

@@ -64,7 +64,8 @@ pub use flow::uploads::{Manifest, ManifestPart, digest};
 pub use look::{LooksInLoader, expand_of};
 pub use orchestra_core::worker_exit::ExitKind;
 pub use requests::{
-    ProcessError, ReplyRecord, Request, RequestFlow, RequestFlowOptions, ShowRow, StartFlowError,
+    Admitted, ProcessError, ReplyRecord, Request, RequestFlow, RequestFlowOptions, RequestTerms, ShowRow,
+    StartFlowError,
 };
 pub use start::{Earlier, FoundResults, Prepared, RunHandle, StartRunError, StopHandle, prepare};
 pub use tasks::board::{TaskBoard, TaskReport, TaskStanding};

@@ -6,9 +6,12 @@
 //!                \__ a row for a batch that reads the source alone: into its slot ___/
 //! ```
 
+mod admission;
 mod endpoints;
 mod flow;
 mod waiting;
 
-pub use flow::{ProcessError, Request, RequestFlow, RequestFlowOptions, ShowRow, StartFlowError};
+pub use flow::{
+    Admitted, ProcessError, Request, RequestFlow, RequestFlowOptions, RequestTerms, ShowRow, StartFlowError,
+};
 pub use waiting::ReplyRecord;

@@ -1,79 +1,56 @@
-//! A graph that answers requests, as a host sees it: plans a workflow file, starts it in memory, and gives records with their types.
+//! A graph that answers requests, as a program sees it: plans a workflow, starts it in memory, and gives records with their types.
 
-use std::io;
-use std::ops::Deref;
-use std::path::Path;
+use std::future::IntoFuture;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use orchestra_core::collect::Part;
 use orchestra_core::data::{Column, ItemError, OwnedRow, OwnedValue, Schema};
 use orchestra_core::row_bytes::StoredValue;
 use orchestra_kinds::{read_reply, reply_json};
-use orchestra_machine::Machine;
-use orchestra_onnx::library::Silent;
-use orchestra_plan::{Json, Plan, PlanOptions, RenderStyle};
-use orchestra_runtime::{ProcessError, ReplyRecord, Request, RequestContent, StartFlowError};
-use thiserror::Error;
+use orchestra_launch::{StartOptions, run_options, runtime_library};
+use orchestra_plan::{Json, Plan};
+use orchestra_runtime::{ReplyRecord, Request, RequestContent, RequestFlow, RequestFlowOptions};
 
-use crate::{StartError, StartOptions, plan_file_with, run_options, runtime_library};
+use crate::environment::{Orchestra, blocking};
+use crate::error::{RequestError, StartError};
+use crate::run::Status;
+use crate::served::{Answers, FlowTree, Served, Terms, request_settings};
+use crate::workflow::Workflow;
 
-/// How a graph is started that answers requests.
-#[derive(Clone)]
-pub struct FlowOptions {
-    /// What is changed about the workflow file.
-    pub plan: PlanOptions,
-    /// Workers, loaders and their libraries. `earlier` has no effect, because nothing is written. A tracer is told of workers and batches, and not of
-    /// requests.
-    pub start: StartOptions,
-    /// Requests that may be without an answer at once. One more is refused with [`ProcessError::Overloaded`].
-    pub most_requests: usize,
-}
-
-impl Default for FlowOptions {
-    fn default() -> Self {
-        Self { plan: PlanOptions::default(), start: StartOptions::default(), most_requests: 1024 }
-    }
-}
-
-/// Why a graph does not answer requests.
-#[derive(Debug, Error)]
-pub enum FlowError {
-    /// The file cannot be planned, with all that is wrong with it.
-    #[error("{0}")]
-    Plan(String),
-    /// What its workers need is not there.
-    #[error(transparent)]
-    Start(#[from] StartError),
-    /// It takes no requests, or a worker cannot be started.
-    #[error(transparent)]
-    Flow(#[from] StartFlowError),
-    /// The file cannot be read, or a thread cannot be started.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-}
+/// Requests that may be without an answer, where nothing is said.
+pub(crate) const QUEUE: usize = 1024;
 
 /// What is asked about.
 #[derive(Debug, Clone)]
-pub struct Item(Request);
+pub struct Item {
+    name: String,
+    content: ItemContent,
+}
+
+#[derive(Debug, Clone)]
+enum ItemContent {
+    File(Bytes),
+    Columns(Vec<(String, OwnedValue)>),
+}
 
 impl Item {
     /// The bytes of a file, for a source of kind `request` without `columns`.
     pub fn bytes(bytes: impl Into<Bytes>) -> Self {
-        Self(Request { name: String::new(), content: RequestContent::File(bytes.into()) })
+        Self { name: String::new(), content: ItemContent::File(bytes.into()) }
     }
 
-    /// The columns of a source of kind `request`, in their order.
-    #[must_use]
-    pub fn row(values: Vec<OwnedValue>) -> Self {
-        Self(Request { name: String::new(), content: RequestContent::Row(values) })
+    /// The columns of a source of kind `request`, by their names. A [`Tensor`](crate::Tensor) is one of a single item: its shape has no dimension for rows.
+    pub fn columns<const N: usize>(columns: [(&str, OwnedValue); N]) -> Self {
+        let columns = columns.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Self { name: String::new(), content: ItemContent::Columns(columns) }
     }
 
     /// As failures and logs call it.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
-        self.0.name = name.into();
+        self.name = name.into();
         self
     }
 }
@@ -130,101 +107,121 @@ impl Record {
     }
 }
 
-/// A graph that answers requests. Dropping it kills its processes.
-pub struct Flow {
-    flow: orchestra_runtime::RequestFlow,
+/// How a graph is started that answers requests.
+#[must_use]
+pub struct FlowBuilder {
+    orchestra: Orchestra,
+    workflow: Workflow,
+    queue: usize,
+}
+
+impl FlowBuilder {
+    pub(crate) fn new(orchestra: Orchestra, workflow: Workflow) -> Self {
+        Self { orchestra, workflow, queue: QUEUE }
+    }
+
+    /// How many requests may be without an answer, 1024 where nothing is said. One more is refused, or waits: see [`Process::wait`].
+    pub fn queue(mut self, most: usize) -> Self {
+        self.queue = most;
+        self
+    }
+
+    /// Starts it. Returns once each model has a worker.
+    ///
+    /// # Errors
+    /// See [`StartError`]. Nothing runs then.
+    pub async fn start(self) -> Result<Flow, StartError> {
+        let Self { orchestra, workflow, queue } = self;
+        let start = move || -> BoxFuture<'static, Result<Graph, StartError>> {
+            let (orchestra, workflow) = (orchestra.clone(), workflow.clone());
+            Box::pin(async move {
+                let of = orchestra.clone();
+                let plan = blocking(move || of.plan(&workflow, None)).await?;
+                Graph::start(&orchestra, plan, queue).await
+            })
+        };
+        Ok(Flow(Served::start(start).await?))
+    }
+}
+
+/// A graph that answers requests. Clones share it; dropping the last one kills its processes. Nothing is written.
+///
+/// A process that dies costs no request: its items are taken on by others, and an item that kills processes fails alone.
+#[derive(Clone)]
+pub struct Flow(Arc<Served<Graph>>);
+
+/// One tree of actors of a flow.
+pub(crate) struct Graph {
+    flow: RequestFlow,
     /// In the order of the plan.
     sinks: Vec<Arc<ReplySink>>,
 }
 
-/// Plans a workflow file whose items are requests, and starts it. Returns once each model has a worker.
-///
-/// Its source has `kind = "request"` and its sinks have `kind = "reply"`. A process that dies costs no request: its items are taken on by others, and an
-/// item that kills processes fails alone. Nothing is written.
-///
-/// ```no_run
-/// # async fn service(jpeg: Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
-/// use orchestra::{FlowOptions, Item};
-///
-/// let machine = orchestra::usable_machine(None, false);
-/// let flow = orchestra::flow("read.toml".as_ref(), &machine, FlowOptions::default()).await?;
-/// let in_time = Some(std::time::Duration::from_millis(200));
-/// for record in flow.process(Item::bytes(jpeg), in_time).await? {
-///     println!("{}", record.json().unwrap());
-/// }
-/// flow.close().await;
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-/// See [`FlowError`]. Nothing runs then.
-pub async fn flow(file: &Path, machine: &Machine, options: FlowOptions) -> Result<Flow, FlowError> {
-    let (file, machine) = (file.to_owned(), machine.clone());
-    let FlowOptions { plan, start, most_requests } = options;
-    let of = start.clone();
-    let planned = tokio::task::spawn_blocking(move || {
-        let (plan, diagnostics) = plan_file_with(&file, &plan, &machine, crate::kinds(), &of)?;
-        plan.ok_or_else(|| FlowError::Plan(diagnostics.render(RenderStyle::Plain)))
-    });
-    let plan = planned.await.map_err(io::Error::other)??;
-    flow_of(plan, start, most_requests).await
-}
-
-/// As [`flow`], of a plan, which may have kinds of your own.
-///
-/// # Errors
-/// See [`FlowError`]. Nothing runs then.
-pub async fn flow_of(plan: Plan, start: StartOptions, most_requests: usize) -> Result<Flow, FlowError> {
-    let sinks = plan.sinks.iter().map(|sink| {
-        let column = |(read, name): (&orchestra_plan::ColumnRef, &String)| Column {
-            name: name.clone(),
-            ty: plan.column(*read).ty.clone(),
-        };
-        let schema = Schema(sink.reads.iter().zip(&sink.columns).map(column).collect());
-        Arc::new(ReplySink { name: sink.name.clone(), schema })
-    });
-    let sinks = sinks.collect();
-    Ok(Flow { flow: start_flow(plan, start, most_requests).await?, sinks })
-}
-
-/// Finds what the workers need, and starts the flow.
-pub(crate) async fn start_flow(
-    plan: Plan,
-    start: StartOptions,
-    most_requests: usize,
-) -> Result<orchestra_runtime::RequestFlow, FlowError> {
-    let blocking = tokio::task::spawn_blocking(move || {
-        let (library, offline) = (start.ort_library.clone(), start.offline);
-        let library = runtime_library(&plan, library, offline, &mut Silent).map_err(StartError::from)?;
-        let run = run_options(start, &plan, library.as_ref())?;
-        Ok::<_, FlowError>((plan, run))
-    });
-    let (plan, run) = blocking.await.map_err(io::Error::other)??;
-    let options = orchestra_runtime::RequestFlowOptions { run, most_requests };
-    Ok(orchestra_runtime::RequestFlow::start(plan, options).await?)
-}
-
-/// Its plan, counters and workers, how many items wait, and its end.
-impl Deref for Flow {
-    type Target = orchestra_runtime::RequestFlow;
-
-    fn deref(&self) -> &Self::Target {
+impl Answers for Graph {
+    fn flow(&self) -> &RequestFlow {
         &self.flow
     }
 }
 
-impl Flow {
-    /// Takes one item through the graph, and gives its records: in the order of the sinks, and of one sink in that of the parts of the item. `None`:
-    /// it may take as long as it does. May be called from many tasks at once.
-    ///
-    /// Dropping the future withdraws the request: what no process has is done no more, and what one has is finished and discarded.
-    ///
-    /// # Errors
-    /// See [`ProcessError`].
-    pub async fn process(&self, item: Item, within: Option<Duration>) -> Result<Vec<Record>, ProcessError> {
-        let deadline = within.map(|within| tokio::time::Instant::now() + within);
-        let records = self.flow.process(item.0, deadline).await?;
+/// Finds what the workers need, and starts the tree.
+pub(crate) async fn start_flow(
+    orchestra: &Orchestra,
+    plan: Plan,
+    most_requests: usize,
+) -> Result<RequestFlow, StartError> {
+    let start: StartOptions = orchestra.start_options();
+    let (plan, run) = blocking(move || {
+        let mut silent = orchestra_launch::Silent;
+        let library = runtime_library(&plan, start.ort_library.clone(), start.offline, &mut silent)?;
+        let run = run_options(start, &plan, library.as_ref())?;
+        Ok((plan, run))
+    })
+    .await?;
+    Ok(RequestFlow::start(plan, RequestFlowOptions { run, most_requests }).await?)
+}
+
+impl Graph {
+    async fn start(orchestra: &Orchestra, plan: Plan, queue: usize) -> Result<Self, StartError> {
+        let sinks = plan.sinks.iter().map(|sink| {
+            let column = |(read, name): (&orchestra_plan::ColumnRef, &String)| Column {
+                name: name.clone(),
+                ty: plan.column(*read).ty.clone(),
+            };
+            let schema = Schema(sink.reads.iter().zip(&sink.columns).map(column).collect());
+            Arc::new(ReplySink { name: sink.name.clone(), schema })
+        });
+        let sinks = sinks.collect();
+        Ok(Self { flow: start_flow(orchestra, plan, queue).await?, sinks })
+    }
+
+    /// The item as the source takes it, its columns in their order.
+    fn request(&self, item: &Item) -> Result<Request, RequestError> {
+        let content = match &item.content {
+            ItemContent::File(bytes) => RequestContent::File(bytes.clone()),
+            ItemContent::Columns(columns) => {
+                let source = &self.flow.plan().sources[0];
+                let of = |column: &Column| columns.iter().find(|(name, _)| *name == column.name);
+                let row: Option<Vec<OwnedValue>> = source
+                    .gives
+                    .0
+                    .iter()
+                    .map(|column| Some(named(of(column)?.1.clone(), &column.name)))
+                    .collect();
+                let row = row.filter(|row| row.len() == columns.len()).ok_or_else(|| {
+                    let names: Vec<&str> = columns.iter().map(|(name, _)| &**name).collect();
+                    let (has, source, takes) = (names.join("`, `"), &source.name, &source.gives);
+                    RequestError::Input(format!(
+                        "the item has the columns `{has}`, and source `{source}` takes {takes}"
+                    ))
+                })?;
+                RequestContent::Row(row)
+            }
+        };
+        Ok(Request { name: item.name.clone(), content })
+    }
+
+    async fn process(&self, item: &Item, terms: Terms) -> Result<Vec<Record>, RequestError> {
+        let records = self.flow.process(&self.request(item)?, terms.begin()).await?;
         let record = |ReplyRecord { sink, bytes }: ReplyRecord| {
             let record = Record { of: Arc::clone(&self.sinks[sink.index()]), bytes };
             ((sink, record.part()), record)
@@ -235,9 +232,84 @@ impl Flow {
         });
         Ok(records.into_iter().map(|(_, record)| record).collect())
     }
+}
 
-    /// Kills the processes and returns when all of them have ended.
-    pub async fn close(self) {
-        self.flow.close().await;
+/// Values know the name of their column.
+fn named(value: OwnedValue, name: &str) -> OwnedValue {
+    match value {
+        OwnedValue::Tensor { dtype, shape, data, .. } => {
+            OwnedValue::Tensor { name: name.into(), dtype, shape, data }
+        }
+        OwnedValue::Missing(_) => OwnedValue::Missing(name.into()),
+        value => value,
+    }
+}
+
+/// A request that is being made. Awaiting it sends it.
+#[must_use = "nothing is asked until it is awaited"]
+pub struct Process<'a> {
+    flow: &'a Flow,
+    item: Item,
+    terms: Terms,
+}
+
+impl Process<'_> {
+    request_settings!();
+}
+
+impl<'a> IntoFuture for Process<'a> {
+    type Output = Result<Vec<Record>, RequestError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { flow, item, terms } = self;
+        Box::pin(async move {
+            let item = &item;
+            flow.0.ask(|graph| async move { graph.process(item, terms).await }).await
+        })
+    }
+}
+
+impl Flow {
+    /// Takes one item through the graph, and gives its records: in the order of the sinks, and of one sink in that of the parts of the item. May be
+    /// called from many tasks at once. Dropping the future withdraws the request: what no process has is done no more, and what one has is finished
+    /// and discarded.
+    pub fn process(&self, item: Item) -> Process<'_> {
+        Process { flow: self, item, terms: Terms::default() }
+    }
+
+    /// Waits until it takes requests. While one of its parts is started anew, requests wait.
+    ///
+    /// # Errors
+    /// [`RequestError::Closed`].
+    pub async fn ready(&self) -> Result<(), RequestError> {
+        self.0.ready().await
+    }
+
+    /// How many requests have ended, and how.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.0.status()
+    }
+
+    /// Reads and starts the workflow anew, with what its models and scripts are now, and lets it take all requests from then on. What runs now ends with its
+    /// last request; so there are two of it for a while. Returns when it has ended.
+    ///
+    /// # Errors
+    /// The new one does not start. Then the old one goes on.
+    pub async fn reload(&self) -> Result<(), StartError> {
+        self.0.reload().await
+    }
+
+    /// Takes no more requests, answers those that it has, and ends its processes.
+    pub async fn drain(&self) {
+        self.0.drain().await;
+    }
+
+    /// For tests of orchestra.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn tree(&self) -> FlowTree {
+        FlowTree(self.0.current())
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use orchestra::plan::{Choice as _, LogFormat};
+use orchestra_launch::plan::{Choice as _, LogFormat};
 
 /// `--set KEY=VALUE`
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use orchestra::Plan;
-use orchestra::kind::{
+use orchestra_core::{PipelineId, SinkId, SourceId, StageId, locked};
+use orchestra_launch::Plan;
+use orchestra_launch::kind::{
     Column, Emit, Encoder, Expand, Fetch, FetchRun, Found, ItemError, ItemInfo, ListError, Map, MapRun,
     OwnedRow, OwnedValue, PushFound, Schema, Value,
 };
-use orchestra_core::{PipelineId, SinkId, SourceId, StageId, locked};
 use orchestra_plan::{ColumnRef, Origin, PipelinePlan, Shape, SinkPlan, SourcePlan, StagePlan};
 use orchestra_store::ListingSpec;
 

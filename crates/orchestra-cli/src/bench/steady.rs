@@ -1,6 +1,6 @@
 //! The rate of a run in its steady state, from how far it was at several moments. Arithmetic only.
 
-use orchestra::{Plan, RunStatus};
+use orchestra_launch::{Plan, RunStatus};
 
 /// A steady state that is shorter says little.
 const LEAST_STEADY_SECONDS: f64 = 1.0;
@@ -28,7 +28,7 @@ pub fn steady_rate(moments: &[RunStatus], prepared: u64, total: u64) -> Option<f
 
 #[cfg(test)]
 mod tests {
-    use orchestra::ItemCounts;
+    use orchestra_launch::ItemCounts;
 
     use super::*;
 

@@ -1,6 +1,8 @@
 //! What the doctor says about the libraries of CUDA: for each product where it was found and which version it is, or how to get it.
 
-use orchestra::library::{CUDA_LIBRARIES_VARIABLE, CudaLibraries, CudaLibrary, FoundLibrary, Need, Tried};
+use orchestra_launch::library::{
+    CUDA_LIBRARIES_VARIABLE, CudaLibraries, CudaLibrary, FoundLibrary, Need, Tried,
+};
 
 use super::Finding;
 
@@ -60,7 +62,7 @@ fn lacking_in_words(product: &'static str, parts: &[&CudaLibrary]) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use orchestra::library::LibraryOrigin;
+    use orchestra_launch::library::LibraryOrigin;
 
     use super::*;
 

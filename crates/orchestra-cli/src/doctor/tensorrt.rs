@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use orchestra::library::{
+use orchestra_launch::library::{
     CudaLibraries, Env, FoundLibrary, Need, TENSORRT_PROVIDER, find_tensorrt, how_to_get_tensorrt,
     tensorrt_provider,
 };
@@ -40,7 +40,7 @@ fn in_words(libraries: &CudaLibraries, has_provider: bool) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use orchestra::library::{CudaLibrary, LibraryOrigin};
+    use orchestra_launch::library::{CudaLibrary, LibraryOrigin};
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
-use orchestra::{Plan, ProcessLauncher, expand_of};
+use orchestra_launch::{Plan, ProcessLauncher, expand_of};
 use orchestra_store::{ListError, ListingReader, ListingSpec, write_items};
 
 use crate::Failed;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use orchestra::plan::BatchPlan;
-use orchestra::telemetry::metrics::names;
-use orchestra::telemetry::metrics::{Buckets, Reading};
-use orchestra::{
+use orchestra_launch::plan::BatchPlan;
+use orchestra_launch::telemetry::metrics::names;
+use orchestra_launch::telemetry::metrics::{Buckets, Reading};
+use orchestra_launch::{
     EndClass, ExitKind, FailureKind, HistogramReading, LeaveReason, Meter, PipelineId, StageId, TaskStanding,
 };
 

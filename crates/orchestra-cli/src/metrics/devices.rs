@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use orchestra::telemetry::metrics::Reading;
-use orchestra::telemetry::metrics::names;
-use orchestra::{DeviceId, Gpu, Meter, WorkerId};
+use orchestra_launch::telemetry::metrics::Reading;
+use orchestra_launch::telemetry::metrics::names;
+use orchestra_launch::{DeviceId, Gpu, Meter, WorkerId};
 use orchestra_machine::processes::{process, process_memory};
 
 pub fn read(meter: &Meter, reading: &mut Reading) {
@@ -55,7 +55,7 @@ fn own(reading: &mut Reading) {
 
 #[cfg(test)]
 mod tests {
-    use orchestra::telemetry::metrics::MetricValue;
+    use orchestra_launch::telemetry::metrics::MetricValue;
 
     use super::*;
 

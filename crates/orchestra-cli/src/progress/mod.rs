@@ -7,7 +7,7 @@ mod screen;
 
 use std::time::Duration;
 
-use orchestra::RunStatus;
+use orchestra_launch::RunStatus;
 use painter::Painter;
 
 use crate::stderr;

@@ -151,7 +151,7 @@ fn paint(shared: &PainterQueue, color: bool) {
 
 #[cfg(test)]
 mod tests {
-    use orchestra::RunStatus;
+    use orchestra_launch::RunStatus;
 
     use super::*;
 

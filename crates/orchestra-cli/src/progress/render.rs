@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use console::{Style, measure_text_width, truncate_str};
-use orchestra::plan::format_bytes;
-use orchestra::{DeviceStatus, Gpu, ItemCounts, RunStatus, StageStatus, TaskReport, TaskStanding};
 use orchestra_core::compare_numbers;
+use orchestra_launch::plan::format_bytes;
+use orchestra_launch::{DeviceStatus, Gpu, ItemCounts, RunStatus, StageStatus, TaskReport, TaskStanding};
 
 use super::ProgressView;
 use crate::columns::{CellAlignment, aligned};
@@ -233,7 +233,7 @@ fn watts(gpu: &Gpu) -> Option<u32> {
 mod tests {
     use std::sync::Arc;
 
-    use orchestra::{MetricValues, TaskMetrics};
+    use orchestra_launch::{MetricValues, TaskMetrics};
 
     use super::*;
 

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use orchestra::telemetry::{SpanReport, TelemetryGuard};
-use orchestra::{ItemCounts, OutputReport, Plan, Prepared, RunOutcome, RunStatus};
+use orchestra_launch::telemetry::{SpanReport, TelemetryGuard};
+use orchestra_launch::{ItemCounts, OutputReport, Plan, Prepared, RunOutcome, RunStatus};
 
 use super::not_started;
 use crate::args::{RunArgs, Verbosity, resume_command};
@@ -89,7 +89,7 @@ pub(super) fn finished_before(prepared: Prepared, code: i32, output: Output) -> 
         run_id: prepared.run_id.clone(),
         tasks: prepared.tasks(),
         items: ItemCounts { read, done, failed, ..ItemCounts::default() },
-        failures: if failed > 0 { orchestra::failure_causes(&plan.output) } else { Vec::new() },
+        failures: if failed > 0 { orchestra_launch::failure_causes(&plan.output) } else { Vec::new() },
         ..RunStatus::default()
     };
     let outputs = outputs(&plan, |sink| Some(prepared.n_part_files(sink)));
@@ -97,7 +97,7 @@ pub(super) fn finished_before(prepared: Prepared, code: i32, output: Output) -> 
     prepared.close().map_err(not_started)?;
     tracing::debug!(code, "the run was finished before");
     match output {
-        Output::Json => print_json(&plan.output.join(orchestra::RUN_SUMMARY))?,
+        Output::Json => print_json(&plan.output.join(orchestra_launch::RUN_SUMMARY))?,
         Output::Text => stderr::say_text(&summary.text()),
         Output::Quiet => {}
     }

@@ -1,6 +1,6 @@
 //! What the summary of a run says of its tasks: how many have ended how, which have failed, what they have measured and which are the best.
 
-use orchestra::{TaskReport, TaskStanding};
+use orchestra_launch::{TaskReport, TaskStanding};
 
 use super::{RunEnd, Summary};
 use crate::human::{count, counted};
@@ -62,7 +62,7 @@ impl Summary {
         if more > 0 {
             lines.push((
                 "",
-                format!("and {more} more: see {}", self.output.join(orchestra::RUN_SUMMARY).display()),
+                format!("and {more} more: see {}", self.output.join(orchestra_launch::RUN_SUMMARY).display()),
             ));
         }
         lines
@@ -93,7 +93,7 @@ impl Summary {
         let names = std::iter::once("metrics").chain(std::iter::repeat(""));
         let mut lines: Vec<_> = names.zip(shown).collect();
         if more > 0 {
-            let report = self.output.join(orchestra::RUN_SUMMARY);
+            let report = self.output.join(orchestra_launch::RUN_SUMMARY);
             lines.push(("", format!("and {more} more: see {}", report.display())));
         }
         lines

@@ -21,7 +21,9 @@ use super::script::*;
 use super::stage::Stage;
 use crate::context::RunOptions;
 use crate::flow::ticket::RequestContent;
-use crate::requests::{ProcessError, ReplyRecord, Request, RequestFlow, RequestFlowOptions, StartFlowError};
+use crate::requests::{
+    ProcessError, ReplyRecord, Request, RequestFlow, RequestFlowOptions, RequestTerms, StartFlowError,
+};
 
 async fn start(
     stage: &Stage,
@@ -63,7 +65,7 @@ fn is_answer(records: &[ReplyRecord], item: u64) -> bool {
 }
 
 async fn ask(flow: &RequestFlow, item: u64) -> Result<Vec<ReplyRecord>, ProcessError> {
-    flow.process(request(item), None).await
+    flow.process(&request(item), RequestTerms::default()).await
 }
 
 /// The items of all batches that were begun, in their order.
@@ -174,8 +176,10 @@ async fn a_deadline_ends_the_wait_and_not_the_work() {
     let slow = |_: Launch| Script { run_takes: secs(5), ..Script::honest() };
     let flow = start(&Stage { max_batch: 1, ..Stage::of(0) }, &log, slow).await.unwrap();
     let began = Instant::now();
-    let late = flow.process(request(0), Some(began + secs(1)));
-    let (late, in_time) = tokio::join!(late, flow.process(request(1), Some(began + secs(60))));
+    let within = |time| RequestTerms { deadline: Some(began + time), ..RequestTerms::default() };
+    let requests = [request(0), request(1)];
+    let late = flow.process(&requests[0], within(secs(1)));
+    let (late, in_time) = tokio::join!(late, flow.process(&requests[1], within(secs(60))));
     assert_eq!((late, is_answer(&in_time.unwrap(), 1)), (Err(ProcessError::Deadline), true));
     assert_eq!(began.elapsed(), secs(10), "one after the other");
     assert_eq!(ask(&flow, 2).await.map(|records| is_answer(&records, 2)), Ok(true));
@@ -221,6 +225,23 @@ async fn what_waits_for_a_row_or_an_answer_is_told_when_the_flow_ends() {
     }
     assert_eq!(ask(&flow, 0).await, Err(ProcessError::Over("enough".to_owned())));
     Arc::into_inner(flow).unwrap().close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_that_wait_for_a_place_get_one_by_priority_and_the_flow_is_empty_after_the_last_end() {
+    let log = Log::start();
+    let slow = |_: Launch| Script { run_takes: secs(5), ..Script::honest() };
+    let flow = start_with(&Stage { max_batch: 1, ..Stage::of(0) }, &log, 1, slow).await.unwrap();
+    let requests: Vec<Request> = (0..5).map(request).collect();
+    let wait = |item: usize, priority| {
+        flow.process(&requests[item], RequestTerms { priority, waits: true, deadline: None })
+    };
+    let (answers, ()) =
+        tokio::join!(join_all([wait(0, 0), wait(1, 1), wait(2, 9), wait(3, 9), wait(4, 0)]), flow.emptied());
+    assert!(answers.iter().all(Result::is_ok));
+    assert_eq!(begun(&log), [0, 2, 3, 1, 4]);
+    all_is_home(&flow);
+    flow.close().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -280,14 +301,14 @@ async fn what_the_source_does_not_take_is_refused_before_anything_runs() {
         vec![tensor(DType::F32, &[1, 1, 1], 8)],
     ] {
         let request = Request { name: String::new(), content: RequestContent::Row(row) };
-        let refused = flow.process(request, None).await.unwrap_err();
+        let refused = flow.process(&request, RequestTerms::default()).await.unwrap_err();
         assert!(
             refused.to_string().contains("is not what source `items` takes: x f32[batch, 1, 1, 1]"),
             "{refused}"
         );
     }
     let file = Request { name: String::new(), content: RequestContent::File(vec![0xff, 0xd8].into()) };
-    let refused = flow.process(file, None).await.unwrap_err().to_string();
+    let refused = flow.process(&file, RequestTerms::default()).await.unwrap_err().to_string();
     assert!(refused.contains("takes columns, and no file"), "{refused}");
     assert!(begun(&log).is_empty() && is_answer(&ask(&flow, 5).await.unwrap(), 5));
     flow.close().await;

@@ -11,9 +11,10 @@ use orchestra_worker::loader::events::LARGEST_REQUEST;
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, SpawnErr};
 use thiserror::Error;
-use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
+use super::admission::{Admission, Place};
 use super::endpoints::RequestEndpoints;
 use super::waiting::{PendingRequest, ReplyRecord, RequestEnd, Requests};
 use crate::account::meter::{Meter, RunObserver};
@@ -83,15 +84,25 @@ pub struct Request {
     pub content: RequestContent,
 }
 
+/// How a request is taken in.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RequestTerms {
+    /// When it is withdrawn.
+    pub deadline: Option<Instant>,
+    /// The highest goes first of those that wait for a place or for a row.
+    pub priority: u8,
+    /// It waits for a place, instead of being refused.
+    pub waits: bool,
+}
+
 /// Shows a row that is not copied unless it has to wait for a thread of its own.
 pub type ShowRow<'a> = &'a (dyn Fn(&mut dyn FnMut(&[Value<'_>])) + Sync);
 
 /// A graph that answers requests. Dropping it kills its processes.
 pub struct RequestFlow {
     requests: Arc<Requests>,
-    most_requests: usize,
-    /// Held while a row is claimed: tokio's mutex is fair, and `SlotPool::claim_async` allows one waiter.
-    turn: tokio::sync::Mutex<()>,
+    /// Held while a row is claimed: `SlotPool::claim_async` allows one waiter.
+    turn: Arc<Admission>,
     root: AbortOnDrop,
     over: JoinHandle<()>,
     snapshots: watch::Receiver<RunStatus>,
@@ -145,8 +156,7 @@ impl RequestFlow {
         let watcher = DeviceWatcher::start(&context)?;
         let flow = Self {
             requests,
-            most_requests,
-            turn: tokio::sync::Mutex::default(),
+            turn: Admission::new(1),
             root,
             over,
             snapshots,
@@ -194,107 +204,50 @@ impl RequestFlow {
     /// called from many tasks at once. Dropping the future withdraws what is not under way; what is, is finished, and its records are discarded.
     pub async fn process(
         &self,
-        request: Request,
-        deadline: Option<Instant>,
+        request: &Request,
+        terms: RequestTerms,
     ) -> Result<Vec<ReplyRecord>, ProcessError> {
         self.check(&request.content)?;
-        let admitted = self.admit()?;
-        let asked = async {
-            match &request.content {
-                RequestContent::File(bytes) => {
-                    self.queued(&admitted, &request.name, || Ok(RequestContent::File(bytes.clone()))).await
-                }
-                RequestContent::Row(row) => {
-                    let show = |show: &mut dyn FnMut(&[Value<'_>])| with_values(row, show);
-                    self.row(&admitted, &request.name, &show).await
-                }
+        let admitted = self.admit(terms).await?;
+        match &request.content {
+            RequestContent::File(bytes) => {
+                let content = || Ok(RequestContent::File(bytes.clone()));
+                admitted.in_time(admitted.queued(&request.name, content)).await
+            }
+            RequestContent::Row(row) => {
+                let show = |show: &mut dyn FnMut(&[Value<'_>])| with_values(row, show);
+                admitted.in_time(admitted.row(&request.name, &show)).await
+            }
+        }
+    }
+
+    /// A place for a request, which may have several items.
+    pub async fn admit(&self, terms: RequestTerms) -> Result<Admitted<'_>, ProcessError> {
+        let admission = &self.requests.admission;
+        let place = match (admission.try_admit(), terms.deadline) {
+            (Some(place), _) => place,
+            (None, _) if !terms.waits => return Err(ProcessError::Overloaded(admission.most())),
+            (None, None) => admission.admit(terms.priority).await,
+            (None, Some(deadline)) => {
+                let place = timeout_at(deadline, admission.admit(terms.priority)).await;
+                place.map_err(|_| ProcessError::Deadline)?
             }
         };
-        match deadline {
-            Some(deadline) => timeout_at(deadline, asked).await.unwrap_or(Err(ProcessError::Deadline)),
-            None => asked.await,
-        }
+        Ok(Admitted { flow: self, place: Arc::new(place), terms })
     }
 
-    /// Room for a request, which may have several items.
-    pub fn admit(&self) -> Result<Arc<OwnedSemaphorePermit>, ProcessError> {
-        self.requests.admit().ok_or(ProcessError::Overloaded(self.most_requests))
+    /// Waits until it takes items: while a pipeline is built anew, it takes none.
+    pub async fn ready(&self) -> Result<(), ProcessError> {
+        self.chain().await.map(drop)
     }
 
-    /// As [`RequestFlow::process`], of a row that fits, within a request that was admitted.
-    pub async fn row(
-        &self,
-        admitted: &Arc<OwnedSemaphorePermit>,
-        name: &str,
-        row: ShowRow<'_>,
-    ) -> Result<Vec<ReplyRecord>, ProcessError> {
-        loop {
-            let chain = self.chain().await?;
-            if chain.only_batch().is_none() {
-                return self.queued(admitted, name, || owned(row)).await;
-            }
-            let Some(pending) = self.write_row(&chain, admitted, name, row).await else { continue };
-            if let Some(answer) = self.answer(pending).await? {
-                return Ok(answer);
-            }
-        }
-    }
-
-    /// Writes a row into a slot as soon as one is free. `None`: the pipeline is over.
-    async fn write_row(
-        &self,
-        chain: &Arc<Chain>,
-        admitted: &Arc<OwnedSemaphorePermit>,
-        name: &str,
-        row: ShowRow<'_>,
-    ) -> Option<PendingRequest<'_>> {
-        let _turn = self.turn.lock().await;
-        let lease = chain.only_batch()?.claim_async().await?;
-        let pending = self.requests.direct(admitted, chain, name)?;
-        let (token, mut out) = (Token::whole(pending.ticket.clone()), Outcome::default());
-        let (from, mut lease) = (Origin::Source(self.requests.source), Some(lease));
-        row(&mut |row| {
-            if let Some(lease) = lease.take() {
-                let scope = RowScope { from, row, carried: &[], up: None };
-                chain.row_of(lease, &token, &scope, &mut out);
-            }
-        });
-        chain.send(&mut out);
-        Some(pending)
-    }
-
-    async fn queued(
-        &self,
-        admitted: &Arc<OwnedSemaphorePermit>,
-        name: &str,
-        content: impl Fn() -> Result<RequestContent, ProcessError>,
-    ) -> Result<Vec<ReplyRecord>, ProcessError> {
-        loop {
-            let chain = self.chain().await?;
-            let pending = self.requests.queue(admitted, &chain, name, content()?);
-            drop(chain);
-            let Some(pending) = pending else { continue };
-            if let Some(answer) = self.answer(pending).await? {
-                return Ok(answer);
-            }
-        }
+    /// Waits until no request is without its end.
+    pub async fn emptied(&self) {
+        self.requests.admission.emptied().await;
     }
 
     async fn chain(&self) -> Result<Arc<Chain>, ProcessError> {
         self.requests.chain().await.ok_or_else(|| ProcessError::Over(self.requests.why_over()))
-    }
-
-    /// `None`: it is to be asked again.
-    async fn answer(&self, pending: PendingRequest<'_>) -> Result<Option<Vec<ReplyRecord>>, ProcessError> {
-        match pending.answered().await {
-            Some(RequestEnd::Done(mut records)) => {
-                records.sort_by_key(|record| record.sink);
-                Ok(Some(records))
-            }
-            Some(RequestEnd::Failed(failure)) => Err(ProcessError::Failed(failure)),
-            Some(RequestEnd::Again) => Ok(None),
-            None => Err(ProcessError::Over(self.requests.why_over())),
-        }
     }
 
     /// Whether it is what the source takes.
@@ -330,6 +283,13 @@ impl RequestFlow {
         drop(self.root.0.cast(RootMsg::Abort)); // A root that is gone has ended.
     }
 
+    /// Waits until all processes have ended.
+    pub async fn ended(&self) {
+        let mut snapshots = self.snapshots.clone();
+        // The root publishes them to its end.
+        while snapshots.changed().await.is_ok() {}
+    }
+
     /// Kills the workers and returns when all processes have ended.
     pub async fn close(self) {
         let Self { requests, root, over, .. } = self;
@@ -337,6 +297,95 @@ impl RequestFlow {
         drop(root);
         // An error means that the task was cancelled with its runtime, which ends the workers as well.
         let _ = over.await;
+    }
+}
+
+/// A request that has a place, and takes its items through the graph.
+pub struct Admitted<'a> {
+    flow: &'a RequestFlow,
+    place: Arc<Place>,
+    terms: RequestTerms,
+}
+
+impl<'a> Admitted<'a> {
+    /// Waits for what is asked, no longer than until the deadline.
+    pub async fn in_time<T, E: From<ProcessError>>(
+        &self,
+        asked: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        match self.terms.deadline {
+            Some(deadline) => {
+                timeout_at(deadline, asked).await.unwrap_or_else(|_| Err(ProcessError::Deadline.into()))
+            }
+            None => asked.await,
+        }
+    }
+
+    /// As [`RequestFlow::process`], of a row that fits.
+    pub async fn row(&self, name: &str, row: ShowRow<'_>) -> Result<Vec<ReplyRecord>, ProcessError> {
+        loop {
+            let chain = self.flow.chain().await?;
+            if chain.only_batch().is_none() {
+                return self.queued(name, || owned(row)).await;
+            }
+            let Some(pending) = self.write_row(&chain, name, row).await else { continue };
+            if let Some(answer) = self.answer(pending).await? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Writes a row into a slot as soon as one is free. `None`: the pipeline is over.
+    async fn write_row(
+        &self,
+        chain: &Arc<Chain>,
+        name: &str,
+        row: ShowRow<'_>,
+    ) -> Option<PendingRequest<'a>> {
+        let requests = &self.flow.requests;
+        let _turn = self.flow.turn.admit(self.terms.priority).await;
+        let lease = chain.only_batch()?.claim_async().await?;
+        let pending = requests.direct(&self.place, chain, name)?;
+        let (token, mut out) = (Token::whole(pending.ticket.clone()), Outcome::default());
+        let (from, mut lease) = (Origin::Source(requests.source), Some(lease));
+        row(&mut |row| {
+            if let Some(lease) = lease.take() {
+                let scope = RowScope { from, row, carried: &[], up: None };
+                chain.row_of(lease, &token, &scope, &mut out);
+            }
+        });
+        chain.send(&mut out);
+        Some(pending)
+    }
+
+    async fn queued(
+        &self,
+        name: &str,
+        content: impl Fn() -> Result<RequestContent, ProcessError>,
+    ) -> Result<Vec<ReplyRecord>, ProcessError> {
+        loop {
+            let chain = self.flow.chain().await?;
+            let pending =
+                self.flow.requests.queue(&self.place, self.terms.priority, &chain, name, content()?);
+            drop(chain);
+            let Some(pending) = pending else { continue };
+            if let Some(answer) = self.answer(pending).await? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// `None`: it is to be asked again.
+    async fn answer(&self, pending: PendingRequest<'_>) -> Result<Option<Vec<ReplyRecord>>, ProcessError> {
+        match pending.answered().await {
+            Some(RequestEnd::Done(mut records)) => {
+                records.sort_by_key(|record| record.sink);
+                Ok(Some(records))
+            }
+            Some(RequestEnd::Failed(failure)) => Err(ProcessError::Failed(failure)),
+            Some(RequestEnd::Again) => Ok(None),
+            None => Err(ProcessError::Over(self.flow.requests.why_over())),
+        }
     }
 }
 

@@ -2,14 +2,16 @@
 //!
 //! Bound: requests are admitted up to a number, and each counts until its item has ended, also when the one who asked has gone.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use orchestra_core::lineage::{Ending, Finished};
 use orchestra_core::{Failure, ItemId, SinkId, SourceId, StageId, locked};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
+use super::admission::{Admission, Place};
 use crate::account::stats::CommitCounts;
 use crate::context::RunContext;
 use crate::flow::chain::Chain;
@@ -43,7 +45,7 @@ pub struct FlowState {
 pub struct Requests {
     pub context: Arc<RunContext>,
     pub source: SourceId,
-    admitted: Arc<Semaphore>,
+    pub admission: Arc<Admission>,
     state: Mutex<WaitingRequests>,
     standing: watch::Sender<FlowState>,
 }
@@ -52,8 +54,8 @@ pub struct Requests {
 struct WaitingRequests {
     /// By the numbers of their items.
     asked: HashMap<u64, WaitingRequest>,
-    /// Those of them that no loader has yet.
-    queue: VecDeque<Ticket>,
+    /// Those of them that no loader has yet: the highest priority first, then the lowest number.
+    queue: BTreeMap<(Reverse<u8>, u64), Ticket>,
     next: u64,
     /// Batch stages without a worker so far.
     unserved: BTreeSet<StageId>,
@@ -68,7 +70,7 @@ struct WaitingRequest {
     answer: Option<oneshot::Sender<RequestEnd>>,
     /// Its source has handed it out.
     is_handed: bool,
-    _admitted: Arc<OwnedSemaphorePermit>,
+    _place: Arc<Place>,
 }
 
 /// A request that waits for its answer. Dropping it withdraws the request.
@@ -97,7 +99,7 @@ impl Requests {
         Self {
             context: Arc::clone(context),
             source,
-            admitted: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
+            admission: Admission::new(most),
             state: Mutex::new(WaitingRequests { unserved, ..WaitingRequests::default() }),
             standing: watch::Sender::default(),
         }
@@ -108,15 +110,10 @@ impl Requests {
         locked(&self.state).asked.len()
     }
 
-    /// `None`: there are as many as may be.
-    pub fn admit(&self) -> Option<Arc<OwnedSemaphorePermit>> {
-        Arc::clone(&self.admitted).try_acquire_owned().ok().map(Arc::new)
-    }
-
     /// Registers an item. Under the lock that `over` and `detach` take: nothing is registered behind them. `None`: `chain` takes nothing any more.
     fn register(
         &self,
-        admitted: &Arc<OwnedSemaphorePermit>,
+        place: &Arc<Place>,
         chain: &Arc<Chain>,
         name: &str,
         content: RequestContent,
@@ -137,35 +134,31 @@ impl Requests {
             ticket: ticket.clone(),
             answer: Some(sender),
             is_handed: false,
-            _admitted: Arc::clone(admitted),
+            _place: Arc::clone(place),
         };
         waiting.asked.insert(id.index, asked);
         then(&mut waiting, &ticket);
         Some(PendingRequest { requests: self, ticket, answer })
     }
 
-    /// An item that loaders take, in the order of these calls.
+    /// An item that loaders take, by priority and in the order of these calls.
     pub fn queue(
         &self,
-        admitted: &Arc<OwnedSemaphorePermit>,
+        place: &Arc<Place>,
+        priority: u8,
         chain: &Arc<Chain>,
         name: &str,
         content: RequestContent,
     ) -> Option<PendingRequest<'_>> {
-        self.register(admitted, chain, name, content, |waiting, ticket| {
-            waiting.queue.push_back(ticket.clone());
+        self.register(place, chain, name, content, |waiting, ticket| {
+            waiting.queue.insert((Reverse(priority), ticket.id().index), ticket.clone());
             waiting.news.iter().for_each(|news| news());
         })
     }
 
     /// An item that the caller takes to its batch.
-    pub fn direct(
-        &self,
-        admitted: &Arc<OwnedSemaphorePermit>,
-        chain: &Arc<Chain>,
-        name: &str,
-    ) -> Option<PendingRequest<'_>> {
-        let pending = self.register(admitted, chain, name, RequestContent::Row(Vec::new()), |_, _| {})?;
+    pub fn direct(&self, place: &Arc<Place>, chain: &Arc<Chain>, name: &str) -> Option<PendingRequest<'_>> {
+        let pending = self.register(place, chain, name, RequestContent::Row(Vec::new()), |_, _| {})?;
         self.context.stats.handed.add(1);
         self.context.stats.pipeline_of(self.source).handed.add(1);
         Some(pending)
@@ -178,7 +171,7 @@ impl Requests {
 
     pub fn next_queued(&self) -> Option<Ticket> {
         let mut waiting = locked(&self.state);
-        let ticket = waiting.queue.pop_front()?;
+        let (_, ticket) = waiting.queue.pop_first()?;
         if let Some(asked) = waiting.asked.get_mut(&ticket.id().index) {
             asked.is_handed = true;
         }
@@ -195,9 +188,9 @@ impl Requests {
         let Some(asked) = waiting.asked.get_mut(&ticket.id().index) else { return };
         ticket.withdraw();
         asked.answer = None;
-        let queued = waiting.queue.iter().position(|queued| queued.id() == ticket.id());
-        if let Some(at) = queued {
-            waiting.queue.remove(at);
+        let queued = waiting.queue.iter().find(|(_, queued)| queued.id() == ticket.id());
+        if let Some(key) = queued.map(|(key, _)| *key) {
+            waiting.queue.remove(&key);
             waiting.asked.remove(&ticket.id().index);
         }
     }
@@ -234,9 +227,9 @@ impl Requests {
         counts.by_source.push((self.source, counts.done + counts.failed));
         self.context.stats.count(&counts);
         for (asked, answer) in answers {
-            let WaitingRequest { answer: to, _admitted: admitted, .. } = asked;
+            let WaitingRequest { answer: to, _place: place, .. } = asked;
             // Its place is free before the one who asked can ask again.
-            drop(admitted);
+            drop(place);
             if let Some(to) = to {
                 drop(to.send(answer)); // Dropped meanwhile.
             }
@@ -264,7 +257,7 @@ impl Requests {
     pub fn detach(&self) {
         let mut waiting = locked(&self.state);
         self.standing.send_modify(|standing| standing.chain = None);
-        (waiting.queue, waiting.news) = (VecDeque::new(), None);
+        (waiting.queue, waiting.news) = (BTreeMap::new(), None);
         let asked = std::mem::take(&mut waiting.asked);
         drop(waiting);
         for answer in asked.into_values().filter_map(|asked| asked.answer) {

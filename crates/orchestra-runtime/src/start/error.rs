@@ -83,6 +83,19 @@ impl StartRunError {
         lacks_threads(&self.to_string())
     }
 
+    /// Whether the output folder belongs to a run that goes on.
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, Self::Folder(OpenError::Busy { .. }))
+    }
+
+    /// The process whose run has the output folder.
+    pub fn owner(&self) -> Option<u32> {
+        match self {
+            Self::Folder(OpenError::Busy { pid, .. }) => *pid,
+            _ => None,
+        }
+    }
+
     /// Whether it is for what stands in the output folder: no run has made it, or its files do not agree. The next start fails, too.
     pub fn is_of_folder(&self) -> bool {
         match self {

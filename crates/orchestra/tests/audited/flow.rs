@@ -2,14 +2,16 @@
 //! ask, half of whose requests are dropped; each that is kept is answered once, with what is its own, and all places are free at the end.
 
 use std::fs;
+use std::future::IntoFuture as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{AS_IT_IS, Workplace, audited, bounded, hurried, until};
+use crate::orchestra;
+use ::orchestra::kind::OwnedValue;
+use ::orchestra::{Flow, Item, OrchestraBuilder, Record, RequestError, StartError, Workflow};
 use futures::future::{BoxFuture, join, join_all, poll_immediate};
-use orchestra::kind::OwnedValue;
-use orchestra::{Flow, FlowError, FlowOptions, Item, ProcessError, Record, StartOptions};
 use orchestra_core::DType;
 use orchestra_core::row_bytes::StoredValue;
 use orchestra_testkit::images::{Kind, index_of_blocks, write_pictures, write_trap_picture};
@@ -68,13 +70,12 @@ fn pictures(place: &Workplace) -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(path).unwrap()).collect()
 }
 
-async fn start(place: &Workplace, start: StartOptions) -> Flow {
+async fn start(place: &Workplace, builder: OrchestraBuilder) -> Flow {
     place.write_workflow();
-    let options = FlowOptions { start, most_requests: MOST, ..FlowOptions::default() };
-    let file = place.path("workflow.toml");
-    let flow = bounded("the flow starts", orchestra::flow(&file, &orchestra::machine(), options)).await;
-    let flow = flow.unwrap_or_else(|error| panic!("{error}"));
-    place.watch_flow(&flow);
+    let workflow = Workflow::open(place.path("workflow.toml")).unwrap();
+    let flow = builder.build().await.unwrap().flow(workflow).queue(MOST).start();
+    let flow = bounded("the flow starts", flow).await.unwrap_or_else(|error| panic!("{error}"));
+    place.watch_flow(flow.tree().observer());
     flow
 }
 
@@ -133,25 +134,19 @@ async fn kill(place: &Workplace, victim: Victim, moment: Moment) {
 type Held = Arc<Mutex<Vec<BoxFuture<'static, ()>>>>;
 
 /// Asks for each of its items, one after the other. Of two, one is asked and left to be dropped, the other is waited for.
-async fn caller(
-    flow: Arc<Flow>,
-    pictures: Arc<Vec<Vec<u8>>>,
-    caller: u64,
-    held: Held,
-    answered: Arc<AtomicU64>,
-) {
+async fn caller(flow: Flow, pictures: Arc<Vec<Vec<u8>>>, caller: u64, held: Held, answered: Arc<AtomicU64>) {
     for index in (caller * EACH)..(caller + 1) * EACH {
         let item = Item::bytes(pictures[index as usize].clone()).named(index.to_string());
         if index % 2 == 1 {
-            let flow = Arc::clone(&flow);
+            let flow = flow.clone();
             let mut dropped: BoxFuture<'static, ()> = Box::pin(async move {
-                drop(flow.process(item, None).await);
+                drop(flow.process(item).await);
             });
             assert!(poll_immediate(&mut dropped).await.is_none());
             held.lock().unwrap().push(dropped);
             continue;
         }
-        let records = flow.process(item, None).await.unwrap_or_else(|error| panic!("{index}: {error}"));
+        let records = flow.process(item).await.unwrap_or_else(|error| panic!("{index}: {error}"));
         must_be_of(&records, index);
         answered.fetch_add(1, Ordering::Relaxed);
     }
@@ -162,18 +157,18 @@ async fn victims_die(victim: Victim) {
     let place = workplace();
     let (pictures, gate) = (Arc::new(pictures(&place)), place.gate());
     gate.close_after(0).unwrap();
-    let flow = Arc::new(start(&place, place.options()).await);
+    let flow = start(&place, orchestra(place.options())).await;
     let (held, answered) = (Held::default(), Arc::new(AtomicU64::new(0)));
     let callers: Vec<_> = (0..CALLERS)
         .map(|n| {
             let (held, answered) = (Arc::clone(&held), Arc::clone(&answered));
-            tokio::spawn(caller(Arc::clone(&flow), Arc::clone(&pictures), n, held, answered))
+            tokio::spawn(caller(flow.clone(), Arc::clone(&pictures), n, held, answered))
         })
         .collect();
     let kept = CALLERS * EACH / 2;
     for moment in MOMENTS {
         match moment {
-            Moment::Reading => until("requests wait", || flow.waiting() as u64 >= CALLERS).await,
+            Moment::Reading => until("requests wait", || flow.tree().waiting() as u64 >= CALLERS).await,
             Moment::MidBatch => until("a batch stands at the gate", || gate.n_waiting() > 0).await,
             Moment::Answering => {
                 gate.raise_to(gate.n_rows() as usize + 64).unwrap();
@@ -201,22 +196,21 @@ async fn victims_die(victim: Victim) {
     }
     assert_eq!(answered.load(Ordering::Relaxed), kept);
     held.lock().unwrap().clear();
-    until("what was dropped has ended", || flow.waiting() == 0).await;
-    until("all slots are free", || flow.observer().slots_in_use() == 0).await;
-    let meter = flow.meter();
-    assert_eq!((meter.stats().in_flight(), flow.observer().slots_lost()), (0, 0));
+    until("what was dropped has ended", || flow.tree().waiting() == 0).await;
+    until("all slots are free", || flow.tree().observer().slots_in_use() == 0).await;
+    let meter = flow.tree().meter();
+    assert_eq!((meter.stats().in_flight(), flow.tree().observer().slots_lost()), (0, 0));
     assert_eq!(meter.stats().failed.get(), 0, "a kill from outside fails no item");
     // As many as at first may ask again.
     let again = (0..MOST).map(|n| {
         let index = n % pictures.len();
         let item = Item::bytes(pictures[index].clone());
         let flow = &flow;
-        async move { must_be_of(&flow.process(item, None).await.unwrap(), index as u64) }
+        async move { must_be_of(&flow.process(item).await.unwrap(), index as u64) }
     });
     bounded("all places are free", join_all(again)).await;
-    let flow = Arc::into_inner(flow).unwrap();
     match victim {
-        Victim::Worker => bounded("the flow ends", flow.close()).await,
+        Victim::Worker => bounded("the flow ends", flow.drain()).await,
         Victim::Loader => drop(flow),
     }
     until("its processes are gone", || place.workers().is_empty() && place.loaders().is_empty()).await;
@@ -237,21 +231,20 @@ fn a_bad_item_fails_alone_and_by_name_and_other_errors_say_what_to_do() {
     audited(async {
         let place = workplace();
         let pictures = pictures(&place);
-        let flow = start(&place, place.options()).await;
-        let bad = flow.process(Item::bytes(&b"no picture"[..]).named("bad"), None);
-        let good = flow.process(Item::bytes(pictures[5].clone()), None);
+        let flow = start(&place, orchestra(place.options())).await;
+        let bad = flow.process(Item::bytes(&b"no picture"[..]).named("bad")).into_future();
+        let good = flow.process(Item::bytes(pictures[5].clone())).into_future();
         let (bad, good) = bounded("both are answered", join(bad, good)).await;
         must_be_of(&good.unwrap(), 5);
-        let Err(ProcessError::Failed(failure)) = bad else { panic!("{bad:?}") };
+        let Err(RequestError::Failed(failure)) = bad else { panic!("{bad:?}") };
         assert!(failure.stage == "small" && !failure.error.is_empty(), "{failure:?}");
-        let row = flow.process(Item::row(vec![OwnedValue::Text("5".into())]), None).await.unwrap_err();
-        assert!(row.to_string().contains("source `scans` takes a file, and no columns"), "{row}");
-        let late = flow.process(Item::bytes(pictures[6].clone()), Some(Duration::ZERO)).await;
-        assert_eq!(late.unwrap_err(), ProcessError::Deadline);
-        flow.end("it is late");
-        let over = flow.process(Item::bytes(pictures[6].clone()), None).await.unwrap_err();
-        assert_eq!(over, ProcessError::Over("it is late".to_owned()));
-        bounded("the flow ends", flow.close()).await;
+        let row = flow.process(Item::columns([("name", OwnedValue::Text("5".into()))])).await.unwrap_err();
+        assert!(row.is_client_fault() && row.to_string().contains("source `scans` takes"), "{row}");
+        let late = flow.process(Item::bytes(pictures[6].clone())).deadline(Duration::ZERO).await;
+        assert_eq!(late.unwrap_err(), RequestError::Deadline);
+        bounded("the flow ends", flow.drain()).await;
+        let over = flow.process(Item::bytes(pictures[6].clone())).await.unwrap_err();
+        assert_eq!(over, RequestError::Closed("it was drained".to_owned()));
     });
 }
 
@@ -270,11 +263,11 @@ fn an_item_that_kills_loaders_fails_alone() {
             .devices(1);
         let trap = fs::read(write_trap_picture(&place.path("images"), 7, Trap::Abort).unwrap()).unwrap();
         let pictures = pictures(&place);
-        let (plan, start) = (place.plan_with(trap_stage::kinds()), hurried(place.faulty_workers(&[])));
-        let flow = bounded("the flow starts", orchestra::flow_of(plan, start, MOST)).await.unwrap();
-        place.watch_flow(&flow);
-        let good = pictures[..20].iter().map(|picture| flow.process(Item::bytes(picture.clone()), None));
-        let bad = flow.process(Item::bytes(trap).named("trap"), None);
+        let workers = hurried(place.faulty_workers(&[]));
+        let flow = start(&place, orchestra(workers).kinds(trap_stage::kinds())).await;
+        let good =
+            pictures[..20].iter().map(|picture| flow.process(Item::bytes(picture.clone())).into_future());
+        let bad = flow.process(Item::bytes(trap).named("trap")).into_future();
         let (bad, good) = bounded("all are answered", join(bad, join_all(good))).await;
         for (index, records) in (0..).zip(good) {
             let pixels = f32s(&records.unwrap()[0].values().unwrap()[0]);
@@ -282,9 +275,9 @@ fn an_item_that_kills_loaders_fails_alone() {
                 (0..32).map(|block| pixels[(block / 8 * 8 + 4) * 32 + block % 8 * 4 + 2]).collect();
             assert_eq!(index_of_blocks(&blocks), Some(index));
         }
-        let Err(ProcessError::Failed(failure)) = bad else { panic!("{bad:?}") };
+        let Err(RequestError::Failed(failure)) = bad else { panic!("{bad:?}") };
         assert!(failure.attempts >= 2 && failure.error.contains("loader"), "{failure:?}");
-        bounded("the flow ends", flow.close()).await;
+        bounded("the flow ends", flow.drain()).await;
     });
 }
 
@@ -293,11 +286,11 @@ fn a_file_that_lists_its_items_is_no_flow() {
     audited(async {
         let place = Workplace::reading(1, ("affine", ""), 4, |folder| models::affine(folder, &[1, 32, 32]));
         place.write_workflow();
-        let options = FlowOptions { start: place.options(), ..FlowOptions::default() };
-        let file = place.path("workflow.toml");
-        let refused = orchestra::flow(&file, &orchestra::machine(), options).await.err().unwrap();
+        let workflow = Workflow::open(place.path("workflow.toml")).unwrap();
+        let orchestra = orchestra(place.options()).build().await.unwrap();
+        let refused = orchestra.flow(workflow).start().await.err().unwrap();
         assert!(
-            matches!(refused, FlowError::Flow(_)) && refused.to_string().contains("takes requests"),
+            matches!(refused, StartError::Workers(_)) && refused.to_string().contains("takes requests"),
             "{refused}"
         );
     });

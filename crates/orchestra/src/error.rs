@@ -1,0 +1,198 @@
+//! Why something does not start, and why a request has no answer. Each error has a class, so that a service can say what it means.
+
+use std::error::Error;
+use std::fmt;
+
+use orchestra_core::{Failure, FailureKind};
+use orchestra_launch::LibraryError;
+use orchestra_runtime::{ProcessError, StartFlowError, StartRunError};
+use thiserror::Error;
+
+use crate::workflow::WorkflowError;
+
+/// Why a run, a model or a flow did not start. Nothing runs then.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The workflow, or the model file, is wrong.
+    #[error(transparent)]
+    Workflow(#[from] WorkflowError),
+    /// A request of the program is wrong: the text says what.
+    #[error("{0}")]
+    Options(String),
+    /// ONNX Runtime is not there, and could not be fetched.
+    #[error("{0}")]
+    OnnxRuntime(StartErrorSource),
+    /// No worker could be started: no device is left, there is no memory, or no program is there to be one.
+    #[error("{0}")]
+    Workers(StartErrorSource),
+    /// The output folder, the journal or the items of a run.
+    #[error("{0}")]
+    Run(StartErrorSource),
+}
+
+/// What is behind a [`StartError`].
+#[derive(Debug)]
+pub struct StartErrorSource(Box<dyn Error + Send + Sync>);
+
+impl fmt::Display for StartErrorSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StartError {
+    pub(crate) fn workers(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Workers(StartErrorSource(error.into()))
+    }
+
+    pub(crate) fn run(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Run(StartErrorSource(error.into()))
+    }
+
+    /// The output folder belongs to a run that goes on.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        let Self::Run(source) = self else { return false };
+        source.0.downcast_ref::<StartRunError>().is_some_and(StartRunError::is_in_use)
+    }
+
+    /// That run is one of this program.
+    pub(crate) fn is_in_use_here(&self) -> bool {
+        let Self::Run(source) = self else { return false };
+        source
+            .0
+            .downcast_ref::<StartRunError>()
+            .is_some_and(|error| error.owner() == Some(std::process::id()))
+    }
+}
+
+impl From<LibraryError> for StartError {
+    fn from(error: LibraryError) -> Self {
+        Self::OnnxRuntime(StartErrorSource(error.into()))
+    }
+}
+
+impl From<StartRunError> for StartError {
+    fn from(error: StartRunError) -> Self {
+        Self::run(error)
+    }
+}
+
+impl From<StartFlowError> for StartError {
+    fn from(error: StartFlowError) -> Self {
+        Self::workers(error)
+    }
+}
+
+impl From<orchestra_launch::StartError> for StartError {
+    fn from(error: orchestra_launch::StartError) -> Self {
+        match error {
+            orchestra_launch::StartError::Library(error) => error.into(),
+            orchestra_launch::StartError::Run(error) => error.into(),
+            orchestra_launch::StartError::Executable(_) => Self::workers(error),
+        }
+    }
+}
+
+/// Why a request has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// It is not what the model or the graph takes. The text says what was found and what is expected. Nothing ran.
+    #[error("{0}")]
+    Input(String),
+    /// An item has no result: a stage refuses it, or it kills processes. Others of the request may have run.
+    #[error(transparent)]
+    Failed(ItemFailure),
+    /// The rows of an output have different shapes. Send one row per request.
+    #[error(
+        "output `{output}` has rows of shapes {first:?} and {other:?}, which cannot be stacked; send one row per request"
+    )]
+    Ragged {
+        /// The name of the output.
+        output: String,
+        /// The shape of the first row.
+        first: Vec<usize>,
+        /// That of a later one.
+        other: Vec<usize>,
+    },
+    /// As many requests wait as may wait.
+    #[error("{most} requests wait already; try again later")]
+    Overloaded {
+        /// How many may.
+        most: usize,
+    },
+    /// There was no answer in time.
+    #[error("there was no answer in time")]
+    Deadline,
+    /// It takes no requests any more, for this reason.
+    #[error("it has ended: {0}")]
+    Closed(String),
+}
+
+/// An item that has no result.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+#[error("row {row} failed after {attempts} {} at stage `{stage}`: {error}", if *attempts == 1 { "attempt" } else { "attempts" })]
+pub struct ItemFailure {
+    /// Which row of the request, from 0.
+    pub row: usize,
+    /// Where.
+    pub stage: String,
+    /// Of what kind, as `failures.jsonl` calls it: `decode`, `model`, `crash`, ..
+    pub kind: &'static str,
+    /// Why.
+    pub error: String,
+    /// How often it was tried there.
+    pub attempts: u32,
+    is_input: bool,
+}
+
+impl RequestError {
+    /// The same request may succeed later, here or elsewhere.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Overloaded { .. } | Self::Deadline | Self::Closed(_))
+    }
+
+    /// The request is at fault, and will fail wherever it is sent.
+    #[must_use]
+    pub fn is_client_fault(&self) -> bool {
+        match self {
+            Self::Input(_) | Self::Ragged { .. } => true,
+            Self::Failed(failure) => failure.is_input,
+            Self::Overloaded { .. } | Self::Deadline | Self::Closed(_) => false,
+        }
+    }
+
+    /// That of a row of a request.
+    pub(crate) fn of_row(row: usize, error: ProcessError) -> Self {
+        match error {
+            ProcessError::Input(why) => Self::Input(why),
+            ProcessError::Failed(failure) => Self::Failed(ItemFailure::of(row, failure)),
+            ProcessError::Overloaded(most) => Self::Overloaded { most },
+            ProcessError::Deadline => Self::Deadline,
+            ProcessError::Over(why) => Self::Closed(why),
+            other => Self::Closed(other.to_string()),
+        }
+    }
+}
+
+impl From<ProcessError> for RequestError {
+    fn from(error: ProcessError) -> Self {
+        Self::of_row(0, error)
+    }
+}
+
+impl ItemFailure {
+    fn of(row: usize, failure: Failure) -> Self {
+        let Failure { stage, kind, error, attempts } = failure;
+        // What the bytes or the model's own words say of the item; anything else may be the machine's fault.
+        let is_input = matches!(
+            kind,
+            FailureKind::Decode | FailureKind::TooLarge | FailureKind::Model | FailureKind::Result
+        );
+        Self { row, stage, kind: kind.as_str(), error, attempts, is_input }
+    }
+}

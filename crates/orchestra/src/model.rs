@@ -1,0 +1,396 @@
+//! A model that answers requests of a program: a flow of one batch stage, planned from the model file alone, whose rows are tensors.
+
+use std::future::IntoFuture;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, try_join_all};
+use orchestra_core::TensorSpec;
+use orchestra_core::data::{Column, ColumnType, Schema, Value};
+use orchestra_core::row_bytes::StoredValue;
+use orchestra_kinds::read_reply;
+use orchestra_plan::Plan;
+use orchestra_plan::tree::{Table, Toml};
+use orchestra_runtime::{Admitted, ReplyRecord, RequestFlow};
+
+use crate::environment::{Orchestra, blocking};
+use crate::error::{RequestError, StartError};
+use crate::flow::{QUEUE, start_flow};
+use crate::run::Status;
+use crate::served::{Answers, FlowTree, Served, Terms, request_settings};
+use crate::tensor::{Tensor, Tensors};
+use crate::workflow::{SettingValue, Workflow};
+
+/// How a model is started that answers requests.
+#[must_use]
+#[derive(Clone)]
+pub struct ModelBuilder {
+    orchestra: Orchestra,
+    file: PathBuf,
+    shapes: Vec<(String, Vec<usize>)>,
+    set: Vec<(String, SettingValue)>,
+    devices: Option<Vec<String>>,
+    queue: usize,
+}
+
+impl ModelBuilder {
+    pub(crate) fn new(orchestra: Orchestra, file: PathBuf) -> Self {
+        Self { orchestra, file, shapes: Vec::new(), set: Vec::new(), devices: None, queue: QUEUE }
+    }
+
+    /// The shape of a row of this input, where the model file leaves a dimension beside the batch open.
+    pub fn shape(mut self, input: &str, row: impl Into<Vec<usize>>) -> Self {
+        self.shapes.push((input.to_owned(), row.into()));
+        self
+    }
+
+    /// Worker processes on each device.
+    pub fn workers(self, n: usize) -> Self {
+        self.set("models.model.workers", n)
+    }
+
+    /// The most rows that the model runs at once.
+    pub fn max_batch(self, rows: usize) -> Self {
+        self.set("stages.model.batch.max", rows)
+    }
+
+    /// How long the first row of a batch waits for others.
+    pub fn max_delay(self, delay: Duration) -> Self {
+        self.set("stages.model.batch.wait", format!("{}us", delay.as_micros()))
+    }
+
+    /// How many requests may be without an answer, 1024 where nothing is said. One more is refused, or waits: see [`Infer::wait`].
+    pub fn queue(mut self, most: usize) -> Self {
+        self.queue = most;
+        self
+    }
+
+    /// The devices: `"cpu"`, `"cuda:0"`, the UUID of a GPU. Else all GPUs, or the CPU where there are none.
+    pub fn devices(mut self, devices: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.devices = Some(devices.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// A key of `[models.model]` or of its stage `[stages.model]`, as a workflow file has them, such as `"models.model.threads"`.
+    pub fn set(mut self, key: impl Into<String>, value: impl Into<SettingValue>) -> Self {
+        self.set.push((key.into(), value.into()));
+        self
+    }
+
+    /// Starts it. Returns once a worker has loaded the model.
+    ///
+    /// # Errors
+    /// See [`StartError`]. Nothing runs then.
+    pub async fn start(self) -> Result<Model, StartError> {
+        let start = move || -> BoxFuture<'static, Result<ServedModel, StartError>> {
+            let builder = self.clone();
+            Box::pin(async move {
+                let (orchestra, queue) = (builder.orchestra.clone(), builder.queue);
+                let plan = blocking(move || builder.plan()).await?;
+                Ok(ServedModel::new(start_flow(&orchestra, plan, queue).await?))
+            })
+        };
+        Ok(Model(Served::start(start).await?))
+    }
+
+    /// Plans the stage `model`, between a source of its inputs and a sink of its outputs.
+    fn plan(&self) -> Result<Plan, StartError> {
+        let path = std::path::absolute(&self.file).map_err(StartError::run)?;
+        let shown = path.display();
+        let file = orchestra_plan::read_model(&path);
+        let file = file.map_err(|error| StartError::Options(format!("model `{shown}`: {error}")))?;
+        let texts = file.signature.text_inputs.iter().map(|text| (text.name.as_str(), "text".to_owned()));
+        let numbers = file.signature.inputs.iter().map(|input| self.column(input));
+        let inputs: Vec<(&str, String)> = numbers.chain(texts.map(Ok)).collect::<Result<_, _>>()?;
+        if let Some((name, _)) = self.shapes.iter().find(|(name, _)| inputs.iter().all(|(of, _)| of != name))
+        {
+            let names = inputs.iter().map(|(name, _)| *name).collect::<Vec<_>>().join("`, `");
+            let what =
+                format!("model `{shown}` has no input `{name}`, which `shape` names; inputs: `{names}`");
+            return Err(StartError::Options(what));
+        }
+        let utf8 = path.to_str().ok_or_else(|| StartError::Options(format!("`{shown}` is no UTF-8")))?;
+        let name = format!("service of {}", path.file_name().unwrap_or_default().to_string_lossy());
+        let mut workflow = Workflow::parse("", Path::new("")).map_err(StartError::run)?;
+        workflow.file = path.with_file_name(name);
+        workflow.options.devices.clone_from(&self.devices);
+        for (key, value) in &self.set {
+            workflow = workflow.set(key, value.clone());
+        }
+        self.orchestra.plan_tables(tables(utf8, &inputs), &workflow)
+    }
+
+    /// An input of the model as requests have it: its name, and its type with every dimension of a row.
+    fn column<'a>(&self, input: &'a TensorSpec) -> Result<(&'a str, String), StartError> {
+        let name = &input.name;
+        let said = self.shapes.iter().find(|(of, _)| of == name).map(|(_, row)| row.clone());
+        let row = said.or_else(|| input.fixed_row()).ok_or_else(|| {
+            StartError::Options(format!(
+                "input `{name}` is {input}, and every dimension but the batch must be known: `shape(\"{name}\", [..])` says it"
+            ))
+        })?;
+        Ok((name, format!("{}{row:?}", input.dtype)))
+    }
+}
+
+/// The workflow of a model alone.
+fn tables(path: &str, inputs: &[(&str, String)]) -> Table {
+    let table = |entries: Vec<(&str, Toml)>| Toml::from(Table::of(entries));
+    let columns = inputs.iter().map(|(name, ty)| (*name, Toml::from(&**ty))).collect();
+    let reads = inputs.iter().map(|(name, _)| (*name, Toml::from(&*format!("requests.{name}")))).collect();
+    let stage = vec![("kind", "infer".into()), ("model", "model".into()), ("inputs", table(reads))];
+    let named = |name, entries| table(vec![(name, table(entries))]);
+    Table::of([
+        ("version", Toml::Integer(1)),
+        ("sources", named("requests", vec![("kind", "request".into()), ("columns", table(columns))])),
+        ("models", named("model", vec![("path", path.into())])),
+        ("stages", named("model", stage)),
+        ("sinks", named("answers", vec![("kind", "reply".into()), ("from", "model".into())])),
+    ])
+}
+
+/// A model that answers requests. Clones share it; dropping the last one ends its workers.
+///
+/// Requests of many tasks share batches. A worker that dies costs none of them: its rows run again elsewhere, and a row that kills workers fails alone.
+#[derive(Clone)]
+pub struct Model(Arc<Served<ServedModel>>);
+
+/// One tree of actors of a model.
+pub(crate) struct ServedModel {
+    flow: RequestFlow,
+    inputs: Vec<Column>,
+    outputs: Vec<String>,
+}
+
+impl Answers for ServedModel {
+    fn flow(&self) -> &RequestFlow {
+        &self.flow
+    }
+}
+
+/// A request that is being made. Awaiting it sends it.
+#[must_use = "nothing is asked until it is awaited"]
+pub struct Infer<'a> {
+    model: &'a Model,
+    inputs: Tensors,
+    terms: Terms,
+}
+
+impl Infer<'_> {
+    request_settings!();
+}
+
+impl<'a> IntoFuture for Infer<'a> {
+    type Output = Result<Tensors, RequestError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { model, inputs, terms } = self;
+        Box::pin(async move {
+            let inputs = &inputs;
+            model.0.ask(|served| async move { served.infer(inputs, terms).await }).await
+        })
+    }
+}
+
+impl Model {
+    /// Runs the rows of these tensors, batched with those of other requests, and gives the outputs of the same rows in the same order. The first dimension of
+    /// each tensor counts its rows. Of a model with one input a [`Tensor`] without a name will do.
+    ///
+    /// May be called from many tasks at once. Dropping the future withdraws the rows that no worker has yet.
+    pub fn infer(&self, inputs: impl Into<Tensors>) -> Infer<'_> {
+        Infer { model: self, inputs: inputs.into(), terms: Terms::default() }
+    }
+
+    /// The names of its inputs with their types and the shapes of a row, as messages have them: `pixels f32[batch, 1, 28, 28]`.
+    #[must_use]
+    pub fn inputs(&self) -> Vec<String> {
+        self.0.current().inputs.iter().map(written).collect()
+    }
+
+    /// The names of its outputs.
+    #[must_use]
+    pub fn outputs(&self) -> Vec<String> {
+        self.0.current().outputs.clone()
+    }
+
+    /// Waits until it takes requests. While its workers are started anew, requests wait.
+    ///
+    /// # Errors
+    /// [`RequestError::Closed`].
+    pub async fn ready(&self) -> Result<(), RequestError> {
+        self.0.ready().await
+    }
+
+    /// How many rows have ended, and how.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.0.status()
+    }
+
+    /// Reads the model file again, starts new workers, and lets them take all requests from then on. The old ones end with their last request; so there are both
+    /// for a while. Returns when they have ended.
+    ///
+    /// # Errors
+    /// The new ones do not start. Then the old ones go on.
+    pub async fn reload(&self) -> Result<(), StartError> {
+        self.0.reload().await
+    }
+
+    /// Takes no more requests, answers those that it has, and ends its workers.
+    pub async fn drain(&self) {
+        self.0.drain().await;
+    }
+
+    /// For tests of orchestra.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn tree(&self) -> FlowTree {
+        FlowTree(self.0.current())
+    }
+}
+
+impl ServedModel {
+    fn new(flow: RequestFlow) -> Self {
+        let plan = flow.plan();
+        let (id, _) = plan.batch_stages().next().expect("it was planned with one");
+        let outputs = plan.stages[id.index()].gives.0.iter().map(|column| column.name.clone()).collect();
+        let inputs = plan.sources[0].gives.0.clone();
+        Self { inputs, outputs, flow }
+    }
+
+    async fn infer(&self, inputs: &Tensors, terms: Terms) -> Result<Tensors, RequestError> {
+        let (rows, inputs) = self.check(inputs)?;
+        let admitted = self.flow.admit(terms.begin()).await?;
+        admitted.in_time(self.rows(&admitted, rows, &inputs)).await
+    }
+
+    async fn rows(
+        &self,
+        admitted: &Admitted<'_>,
+        rows: usize,
+        inputs: &[&Tensor],
+    ) -> Result<Tensors, RequestError> {
+        let row = |row: usize| async move {
+            let show = |show: &mut dyn FnMut(&[Value<'_>])| show(&self.values(inputs, row));
+            admitted.row("", &show).await.map_err(|error| RequestError::of_row(row, error))
+        };
+        let records = try_join_all((0..rows).map(row)).await?;
+        let answers: Vec<Vec<StoredValue<'_>>> = records.iter().map(|records| values(records)).collect();
+        let output = |(at, name): (usize, &String)| {
+            let rows: Vec<&StoredValue<'_>> = answers.iter().map(|row| &row[at]).collect();
+            Ok((name.clone(), stacked(name, &rows)?))
+        };
+        self.outputs.iter().enumerate().map(output).collect()
+    }
+
+    /// One row of a request, where it lies.
+    fn values<'a>(&'a self, inputs: &[&'a Tensor], row: usize) -> Vec<Value<'a>> {
+        let value = |(tensor, column): (&&'a Tensor, &'a Column)| match tensor.row(&column.name, row) {
+            Some(view) => Value::Tensor(view),
+            None => Value::Text(tensor.as_texts().map_or("", |texts| &texts[row])),
+        };
+        inputs.iter().zip(&self.inputs).map(value).collect()
+    }
+
+    /// The number of rows, and the tensors in the order of the inputs, if they match them.
+    fn check<'a>(&self, tensors: &'a Tensors) -> Result<(usize, Vec<&'a Tensor>), RequestError> {
+        let names = || self.inputs.iter().map(|input| &*input.name).collect::<Vec<_>>().join("`, `");
+        let wrong = |what: String| Err(RequestError::Input(what));
+        if let Some((name, _)) = tensors.iter().find(|(name, _)| {
+            let is_only = name.is_empty() && self.inputs.len() == 1 && tensors.len() == 1;
+            !is_only && self.inputs.iter().all(|input| input.name != *name)
+        }) {
+            return wrong(format!("the model has no input `{name}`; inputs: `{}`", names()));
+        }
+        let mut ordered = Vec::with_capacity(self.inputs.len());
+        for input in &self.inputs {
+            let Some(tensor) = tensors.get(&input.name).or_else(|| tensors.get("")) else {
+                return wrong(format!("input `{}` is missing; the model takes `{}`", input.name, names()));
+            };
+            ordered.push(tensor);
+        }
+        let rows = ordered.first().map_or(0, |tensor| tensor.n_rows());
+        for (tensor, input) in ordered.iter().zip(&self.inputs) {
+            let row = tensor.shape().get(1..).unwrap_or_default();
+            let fits = match &input.ty {
+                ColumnType::Text => tensor.as_texts().is_ok() && row.is_empty(),
+                ColumnType::Tensor(spec) => {
+                    tensor.dtype() == Some(spec.dtype) && spec.fixed_row().as_deref() == Some(row)
+                }
+                _ => false,
+            };
+            if !fits || rows == 0 || tensor.n_rows() != rows {
+                return wrong(format!(
+                    "input `{}` is {} {:?}, and the model takes {} with at least 1 row, as many for every input",
+                    input.name,
+                    tensor.type_name(),
+                    tensor.shape(),
+                    written(input),
+                ));
+            }
+        }
+        Ok((rows, ordered))
+    }
+}
+
+/// An input in words.
+fn written(input: &Column) -> String {
+    Schema(vec![input.clone()]).to_string()
+}
+
+/// The outputs of a row, which has one record.
+fn values(records: &[ReplyRecord]) -> Vec<StoredValue<'_>> {
+    let [record] = records else { unreachable!("a model gives one row for each") };
+    read_reply(&record.bytes).expect("the sink has written it").1
+}
+
+/// The rows of an output as one tensor.
+fn stacked(name: &str, rows: &[&StoredValue<'_>]) -> Result<Tensor, RequestError> {
+    if let Some(texts) = rows.iter().map(|row| text_of(row)).collect::<Option<Vec<String>>>() {
+        return Ok(Tensor::texts([texts.len()], texts).expect("as many as there are"));
+    }
+    let tensors = rows.iter().map(|row| match row {
+        StoredValue::Tensor { dtype, shape, data, .. } => (*dtype, shape, &**data),
+        other => unreachable!("a batch stage gives tensors and texts, and no {other:?}"),
+    });
+    let tensors: Vec<_> = tensors.collect();
+    let (dtype, first, _) = tensors[0];
+    if let Some((_, other, _)) = tensors.iter().find(|(_, shape, _)| *shape != first) {
+        let (output, other) = (name.to_owned(), (*other).clone());
+        return Err(RequestError::Ragged { output, first: first.clone(), other });
+    }
+    let rows: Vec<&[u8]> = tensors.iter().map(|(_, _, data)| *data).collect();
+    Ok(Tensor::of_rows(dtype, first, &rows))
+}
+
+fn text_of(value: &StoredValue<'_>) -> Option<String> {
+    match value {
+        StoredValue::Text(text) => Some((**text).to_owned()),
+        _ => None,
+    }
+}
+
+#[cfg(feature = "tower")]
+mod service {
+    use std::task::{Context, Poll};
+
+    use super::{BoxFuture, Model, RequestError, Tensors};
+
+    /// Each call is a request. One beyond the queue of the model ends with [`RequestError::Overloaded`].
+    impl tower_service::Service<Tensors> for Model {
+        type Response = Tensors;
+        type Error = RequestError;
+        type Future = BoxFuture<'static, Result<Tensors, RequestError>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), RequestError>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, inputs: Tensors) -> Self::Future {
+            let model = self.clone();
+            Box::pin(async move { model.infer(inputs).await })
+        }
+    }
+}
