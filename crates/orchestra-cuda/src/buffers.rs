@@ -2,8 +2,8 @@
 
 use orchestra_core::batch_layout::{BatchLayout, TensorSpan};
 use orchestra_worker::arena::{RangeError, WorkerArena};
-use orchestra_worker::engine::RunError;
-use orchestra_worker::frames::Run;
+use orchestra_worker::engine::EngineRunError;
+use orchestra_worker::frames::BatchRun;
 use orchestra_worker::page_lock;
 
 use crate::errors::{self, CudaError};
@@ -53,7 +53,12 @@ impl DeviceBuffers {
     }
 
     /// Copies the inputs of the run's rows to the device.
-    pub fn copy_in(&self, driver: &Driver, arena: &WorkerArena, run: &Run) -> Result<(), RunError> {
+    pub fn copy_in(
+        &self,
+        driver: &Driver,
+        arena: &WorkerArena,
+        run: &BatchRun,
+    ) -> Result<(), EngineRunError> {
         self.fits(run)?;
         for (input, to) in self.inputs.iter().enumerate() {
             let rows = arena.input_rows(run.slot, input, run.first_row, run.rows).map_err(no_place)?;
@@ -64,7 +69,12 @@ impl DeviceBuffers {
     }
 
     /// Copies the outputs of the run's rows from the device.
-    pub fn copy_out(&self, driver: &Driver, arena: &WorkerArena, run: &Run) -> Result<(), RunError> {
+    pub fn copy_out(
+        &self,
+        driver: &Driver,
+        arena: &WorkerArena,
+        run: &BatchRun,
+    ) -> Result<(), EngineRunError> {
         self.fits(run)?;
         for (output, from) in self.outputs.iter().enumerate() {
             let rows =
@@ -75,7 +85,7 @@ impl DeviceBuffers {
         driver.wait().map_err(errors::run)
     }
 
-    fn fits(&self, run: &Run) -> Result<(), RunError> {
+    fn fits(&self, run: &BatchRun) -> Result<(), EngineRunError> {
         if run.rows <= self.rows {
             return Ok(());
         }
@@ -83,7 +93,7 @@ impl DeviceBuffers {
             "the device's memory holds {} rows of this kernel, and the batch has {}",
             self.rows, run.rows
         );
-        Err(RunError::out_of_memory(error))
+        Err(EngineRunError::out_of_memory(error))
     }
 }
 
@@ -96,8 +106,8 @@ pub fn page_lock(driver: &Driver, arena: &WorkerArena) {
     said.iter().for_each(|said| eprintln!("worker: {said}"));
 }
 
-fn no_place(error: RangeError) -> RunError {
-    RunError::of_model(error.to_string())
+fn no_place(error: RangeError) -> EngineRunError {
+    EngineRunError::of_model(error.to_string())
 }
 
 /// Where each tensor begins, inputs first, and how many bytes there are.

@@ -6,8 +6,8 @@ use std::time::Instant;
 use orchestra_core::{DeviceKind, Kernel, TensorSpec};
 use orchestra_worker::Sandbox;
 use orchestra_worker::arena::WorkerArena;
-use orchestra_worker::engine::{Engine, Loaded, RunError, Stream, nanos};
-use orchestra_worker::frames::{DynamicOutput, Load, Run, RunTiming};
+use orchestra_worker::engine::{Engine, EngineRunError, Loaded, Stream, nanos};
+use orchestra_worker::frames::{BatchRun, DynamicOutput, Load, RunTiming};
 use orchestra_worker::load_error::LoadError;
 
 use crate::arguments::values;
@@ -72,10 +72,15 @@ impl Engine for KernelEngine {
         })
     }
 
-    fn run(&mut self, run: &Run, _: &[u8], timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run(
+        &mut self,
+        run: &BatchRun,
+        _: &[u8],
+        timing: &mut RunTiming,
+    ) -> Result<Vec<DynamicOutput>, EngineRunError> {
         match &self.serving {
             Some(serving) => serving.run(run, timing),
-            None => Err(RunError::of_model("no kernel is loaded".to_owned())),
+            None => Err(EngineRunError::of_model("no kernel is loaded".to_owned())),
         }
     }
 
@@ -90,10 +95,10 @@ impl LoadedKernel {
     /// batch. The memory holds zeros then, for a kernel that looks at some all the same.
     fn warm_up(&self) -> Result<(), LoadError> {
         self.buffers.zero(&self.driver).map_err(errors::load)?;
-        self.launch(0).map_err(RunError::at_load)
+        self.launch(0).map_err(EngineRunError::at_load)
     }
 
-    fn run(&self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run(&self, run: &BatchRun, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, EngineRunError> {
         let begun = Instant::now();
         let copied = self.buffers.copy_in(&self.driver, &self.arena, run);
         timing.bind_ns = nanos(begun.elapsed());
@@ -109,18 +114,18 @@ impl LoadedKernel {
     }
 
     /// Launches the kernel over the first `rows` rows on the device, and waits for its end.
-    fn launch(&self, rows: usize) -> Result<(), RunError> {
+    fn launch(&self, rows: usize) -> Result<(), EngineRunError> {
         let Kernel { file, function, block, grid, scalars, .. } = &self.kernel;
         let blocks = grid.blocks(rows, &self.first_output, *block).ok_or_else(|| {
-            RunError::out_of_memory(format!(
+            EngineRunError::out_of_memory(format!(
                 "a batch of {rows} rows needs more blocks of {block} threads than CUDA launches at once"
             ))
         })?;
         let mut arguments = values(&self.buffers.inputs, &self.buffers.outputs, rows, scalars);
         let launched = self.driver.launch(self.function, (blocks, *block), &mut arguments);
         launched.and_then(|()| self.driver.wait()).map_err(|error| {
-            let RunError { kind, error } = errors::run(error);
-            RunError {
+            let EngineRunError { kind, error } = errors::run(error);
+            EngineRunError {
                 kind,
                 error: format!("`{function}` of `{file}`, {blocks} blocks of {block} threads: {error}"),
             }

@@ -1,6 +1,6 @@
 //! What the error codes of the driver mean. It calls nothing.
 
-use orchestra_worker::engine::RunError;
+use orchestra_worker::engine::EngineRunError;
 use orchestra_worker::frames::RunErrorKind;
 use orchestra_worker::load_error::LoadError;
 
@@ -40,13 +40,13 @@ const FOR_GOOD: [i32; 4] = [
 ];
 
 /// Everything that is not known counts as a failure of the device: after an illegal address or a failed launch the process is of no more use.
-pub fn run(CudaError { code, text }: CudaError) -> RunError {
+pub fn run(CudaError { code, text }: CudaError) -> EngineRunError {
     let kind = match code {
         OUT_OF_MEMORY => RunErrorKind::OutOfMemory,
         code if OF_THE_KERNEL.contains(&code) => RunErrorKind::Model,
         _ => RunErrorKind::Device,
     };
-    RunError { kind, error: text }
+    EngineRunError { kind, error: text }
 }
 
 /// As [`run`], of what happened before the first batch.

@@ -23,7 +23,7 @@ pub fn builtin() -> Kinds {
         sources: vec![
             Arc::new(Typed::<sources::images::Images>::kind()),
             Arc::new(Typed::<sources::files::FilesSource>::kind()),
-            Arc::new(Typed::<sources::tensors::Tensors>::kind()),
+            Arc::new(Typed::<sources::tensors::TensorFiles>::kind()),
             Arc::new(Typed::<sources::jsonl::JsonLinesSource>::kind()),
             Arc::new(Typed::<sources::csv::CsvSource>::kind()),
             Arc::new(Typed::<sources::parquet::ParquetSource>::kind()),

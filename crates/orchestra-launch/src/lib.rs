@@ -105,7 +105,7 @@ pub mod kind {
 
 /// Why a run did not start.
 #[derive(Debug, Error)]
-pub enum StartError {
+pub enum LaunchError {
     /// ONNX Runtime is not there and could not be fetched.
     #[error(transparent)]
     Library(#[from] LibraryError),
@@ -357,8 +357,8 @@ pub fn runtime_library(
 /// Starts a plan: opens its output folder, lists its items, goes on where an earlier run stopped.
 ///
 /// # Errors
-/// See [`StartError`]. Nothing runs then.
-pub async fn start(plan: Plan, options: StartOptions) -> Result<RunHandle, StartError> {
+/// See [`LaunchError`]. Nothing runs then.
+pub async fn start(plan: Plan, options: StartOptions) -> Result<RunHandle, LaunchError> {
     let plan = Arc::new(plan);
     let earlier = options.earlier;
     let (prepared, library) = {
@@ -366,7 +366,7 @@ pub async fn start(plan: Plan, options: StartOptions) -> Result<RunHandle, Start
         let blocking = tokio::task::spawn_blocking(move || {
             let library = runtime_library(&plan, options.ort_library, options.offline, &mut Silent)?;
             let version = library.as_ref().map(onnxruntime_version);
-            Ok::<_, StartError>((prepare_with(plan, earlier, options.launcher.as_ref(), version)?, library))
+            Ok::<_, LaunchError>((prepare_with(plan, earlier, options.launcher.as_ref(), version)?, library))
         });
         blocking.await.map_err(|e| StartRunError::Io(io::Error::other(e)))??
     };
@@ -406,10 +406,10 @@ pub fn run_options(
     options: StartOptions,
     plan: &Plan,
     library: Option<&Library>,
-) -> Result<RunOptions, StartError> {
+) -> Result<RunOptions, LaunchError> {
     let launcher = match options.launcher {
         Some(launcher) => launcher,
-        None => Arc::new(own_workers().map_err(StartError::Executable)?),
+        None => Arc::new(own_workers().map_err(LaunchError::Executable)?),
     };
     let devices = DeviceOptions {
         probe: Some(options.probe.unwrap_or_else(|| Arc::new(NvmlProbe::new()))),

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use orchestra_core::SandboxMode;
 use orchestra_worker::arena::WorkerArena;
-use orchestra_worker::frames::{DynamicOutput, Load, Run, RunTiming};
-use orchestra_worker::{Engine, LoadError, Loaded, RunError, Sandbox, Stream};
+use orchestra_worker::frames::{BatchRun, DynamicOutput, Load, RunTiming};
+use orchestra_worker::{Engine, EngineRunError, LoadError, Loaded, Sandbox, Stream};
 
 struct Panics;
 
@@ -18,7 +18,12 @@ impl Engine for Panics {
         panic!("an engine that panics, as asked");
     }
 
-    fn run(&mut self, _: &Run, _: &[u8], _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run(
+        &mut self,
+        _: &BatchRun,
+        _: &[u8],
+        _: &mut RunTiming,
+    ) -> Result<Vec<DynamicOutput>, EngineRunError> {
         Ok(Vec::new())
     }
 

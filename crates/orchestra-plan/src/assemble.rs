@@ -18,11 +18,11 @@ use crate::plan::{
     DeviceMemory, DevicePlan, ModelPlan, Origin, Plan, SinkPlan, SourcePlan, StagePlan, TasksPlan,
 };
 use crate::rules::passthrough;
-use crate::workflow::{Link, SinkNode, SourceNode, StageNode, Workflow};
+use crate::workflow::{Link, SinkNode, SourceNode, StageNode, WorkflowTables};
 
 /// Nothing in `workflow` that is used may be without a plan: errors ended the planning before.
 pub(crate) fn assemble(
-    mut workflow: Workflow,
+    mut workflow: WorkflowTables,
     devices: &[Device],
     machine: Option<&MachineView>,
     tasks: TasksPlan,

@@ -16,7 +16,7 @@ use crate::rules::behind_reduce;
 use crate::rules::read_outputs::keep_read_outputs;
 use crate::tasks::{self, Deferred, TaskTables};
 use crate::tree::Table;
-use crate::workflow::{self, Workflow};
+use crate::workflow::{self, WorkflowTables};
 use crate::{connect, graph, requests, sinks, sources, tree, variables};
 
 /// What the command line changes about a plan.
@@ -138,7 +138,7 @@ fn plan_file(mut tree: Table, file: &Path, options: &PlanOptions, cx: &mut Cx<'_
 
 /// The tasks of all tables.
 fn expand_tasks(
-    workflow: &Workflow,
+    workflow: &WorkflowTables,
     tables: &TaskTables,
     machine: Option<&MachineView>,
     devices: Option<&Devices<'_>>,
@@ -190,7 +190,7 @@ fn machine(options: &PlanOptions, cx: &mut Cx<'_>) -> Option<MachineView> {
 }
 
 fn devices_in_use<'m>(
-    workflow: &Workflow,
+    workflow: &WorkflowTables,
     options: &PlanOptions,
     machine: Option<&'m MachineView>,
     cx: &mut Cx<'_>,

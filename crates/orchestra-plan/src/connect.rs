@@ -16,7 +16,7 @@ use crate::models;
 use crate::plan::{ColumnRef, FilesPlan, FoldPlan, Origin, Shape, SinkPlan, StagePlan};
 use crate::sinks::{FAILURES, bucket_of, check_keys, encoder, failure_schema, parts_of, script};
 use crate::sources;
-use crate::workflow::{Connected, Link, RawListing, SinkNode, StageNode, Workflow};
+use crate::workflow::{Connected, Link, RawListing, SinkNode, StageNode, WorkflowTables};
 
 mod batch;
 mod constants;
@@ -25,7 +25,7 @@ mod iterated;
 mod remedy;
 
 /// Connects all nodes that are not deferred. One that has an error, or stands behind such a one, stays without a plan.
-pub(crate) fn connect(workflow: &mut Workflow, cx: &mut Cx<'_>) {
+pub(crate) fn connect(workflow: &mut WorkflowTables, cx: &mut Cx<'_>) {
     for source in workflow.sources.iter_mut().filter(|source| !source.is_deferred) {
         source.plan = sources::connect(source, &workflow.limits, cx).ok();
     }
@@ -45,8 +45,8 @@ pub(crate) fn connect(workflow: &mut Workflow, cx: &mut Cx<'_>) {
 }
 
 /// Fills in what is known of a program once it has been asked, and what feeds it.
-fn programs_are_known(workflow: &mut Workflow, stage: usize) {
-    let Workflow { stages, models, .. } = workflow;
+fn programs_are_known(workflow: &mut WorkflowTables, stage: usize) {
+    let WorkflowTables { stages, models, .. } = workflow;
     let stage = &mut stages[stage];
     let slots = stage.connected.as_ref().and_then(|connected| connected.slots.as_ref());
     let known = stage.model.and_then(|model| models[model].known.as_mut());
@@ -61,7 +61,7 @@ fn programs_are_known(workflow: &mut Workflow, stage: usize) {
 
 /// Checks the edges into one stage.
 struct Wiring<'a, 'h> {
-    workflow: &'a Workflow,
+    workflow: &'a WorkflowTables,
     cx: &'a mut Cx<'h>,
 }
 
@@ -148,7 +148,7 @@ fn stage_plan(node: &StageNode, runs: Shape) -> Result<StagePlan, Reported> {
     })
 }
 
-fn connect_sink(workflow: &Workflow, sink: &SinkNode, cx: &mut Cx<'_>) -> Result<SinkPlan, Reported> {
+fn connect_sink(workflow: &WorkflowTables, sink: &SinkNode, cx: &mut Cx<'_>) -> Result<SinkPlan, Reported> {
     let read = match sink.is_of_failures {
         true => failures(sink).map(|input| (input, Vec::new())),
         false => links(&sink.links).and_then(|links| {
@@ -216,12 +216,12 @@ fn origins(links: &[Option<Link>]) -> Vec<Origin> {
     from
 }
 
-fn inputs(workflow: &Workflow, links: &[&Link]) -> Result<Vec<Input>, Reported> {
+fn inputs(workflow: &WorkflowTables, links: &[&Link]) -> Result<Vec<Input>, Reported> {
     links.iter().map(|link| input(workflow, link)).collect()
 }
 
 /// What a link leads to, as kinds see it.
-fn input(workflow: &Workflow, link: &Link) -> Result<Input, Reported> {
+fn input(workflow: &WorkflowTables, link: &Link) -> Result<Input, Reported> {
     let mut gives = gives(workflow, link.target).ok_or(Reported)?.clone();
     if gives.0.iter().all(|column| column.ty != ColumnType::Placement)
         && placed(workflow, link.target).is_some()
@@ -262,7 +262,7 @@ fn input(workflow: &Workflow, link: &Link) -> Result<Input, Reported> {
 }
 
 /// The columns that a source or a stage gives.
-fn gives(workflow: &Workflow, from: Origin) -> Option<&Schema> {
+fn gives(workflow: &WorkflowTables, from: Origin) -> Option<&Schema> {
     match from {
         Origin::Source(source) => Some(&workflow.sources[source.index()].plan.as_ref()?.gives),
         Origin::Stage(stage) => Some(&workflow.stages[stage.index()].plan()?.gives),
@@ -270,7 +270,7 @@ fn gives(workflow: &Workflow, from: Origin) -> Option<&Schema> {
 }
 
 /// The column that says where the rows of a stage lie in a picture.
-pub(crate) fn placed(workflow: &Workflow, from: Origin) -> Option<ColumnRef> {
+pub(crate) fn placed(workflow: &WorkflowTables, from: Origin) -> Option<ColumnRef> {
     let connected = workflow.stages[from.stage()?.index()].connected.as_ref()?;
     let own = connected.plan.gives.0.iter().position(|column| column.ty == ColumnType::Placement);
     own.map(|column| ColumnRef { from, column }).or(connected.placed)

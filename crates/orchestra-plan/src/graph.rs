@@ -13,10 +13,10 @@ use crate::matrix::{owner_of, values_of};
 use crate::nearest::suggestion;
 use crate::plan::Origin;
 use crate::sinks::FAILURES;
-use crate::workflow::{Link, StageNode, Workflow};
+use crate::workflow::{Link, StageNode, WorkflowTables};
 
 /// Resolves every `from` and `model`, reports what is wrong with any, and sorts the tables.
-pub(crate) fn resolve(workflow: &mut Workflow, cx: &mut Cx<'_>) {
+pub(crate) fn resolve(workflow: &mut WorkflowTables, cx: &mut Cx<'_>) {
     find_failure_sinks(workflow, cx);
     resolve_models(workflow, cx);
     OriginNames::of(workflow, cx).resolve(workflow, cx);
@@ -27,7 +27,7 @@ pub(crate) fn resolve(workflow: &mut Workflow, cx: &mut Cx<'_>) {
 }
 
 /// Sinks that read from `failures`, where no source and no stage is called so, write the failures of the run.
-fn find_failure_sinks(workflow: &mut Workflow, cx: &mut Cx<'_>) {
+fn find_failure_sinks(workflow: &mut WorkflowTables, cx: &mut Cx<'_>) {
     let sources = workflow.sources.iter().map(|source| &source.name);
     if sources.chain(workflow.stages.iter().map(|stage| &stage.name)).any(|name| name.value == FAILURES) {
         return;
@@ -48,7 +48,7 @@ fn find_failure_sinks(workflow: &mut Workflow, cx: &mut Cx<'_>) {
 }
 
 /// Finds what runs the batches of each stage: a model of the file, or the program of the stage, which stands behind those from now on.
-fn resolve_models(workflow: &mut Workflow, cx: &mut Cx<'_>) {
+fn resolve_models(workflow: &mut WorkflowTables, cx: &mut Cx<'_>) {
     let names = workflow.models.iter().enumerate();
     let places: HashMap<String, usize> = names.map(|(at, model)| (model.name.value.clone(), at)).collect();
     let names: Vec<String> = workflow.models.iter().map(|model| model.name.value.clone()).collect();
@@ -79,7 +79,7 @@ struct OriginNames {
 }
 
 impl OriginNames {
-    fn of(workflow: &Workflow, cx: &mut Cx<'_>) -> Self {
+    fn of(workflow: &WorkflowTables, cx: &mut Cx<'_>) -> Self {
         // Tables are no more than ids.
         let sources = (0..).map(SourceId).map(Origin::Source).zip(&workflow.sources);
         let mut places: HashMap<String, Origin> =
@@ -104,7 +104,7 @@ impl OriginNames {
         Self { all: all.collect(), values: values.collect(), places }
     }
 
-    fn resolve(&self, workflow: &mut Workflow, cx: &mut Cx<'_>) {
+    fn resolve(&self, workflow: &mut WorkflowTables, cx: &mut Cx<'_>) {
         let of_parts = |stage: &StageNode| stage.kind_name() == MATRIX;
         for stage in workflow.stages.iter_mut().filter(|stage| !of_parts(stage)) {
             let reader = format!("stage `{}`", stage.name.value);
@@ -216,7 +216,7 @@ fn report_cycle(stages: &[StageNode], cycle: &[usize], span: Span, cx: &mut Cx<'
 }
 
 /// Moves what some sink is reached from to the front, the stages of it in their order.
-fn sort(workflow: &mut Workflow, order: Vec<usize>) {
+fn sort(workflow: &mut WorkflowTables, order: Vec<usize>) {
     let used = used(workflow);
     let used_stages = || workflow.stages.iter().zip(&used).filter(|(_, used)| **used).map(|(stage, _)| stage);
     let read: HashSet<Origin> =
@@ -262,7 +262,7 @@ fn reorder<T>(tables: &mut Vec<T>, order: &[usize]) -> Vec<usize> {
 }
 
 /// Per stage whether a sink is reached from it.
-fn used(workflow: &Workflow) -> Vec<bool> {
+fn used(workflow: &WorkflowTables) -> Vec<bool> {
     let mut used = vec![false; workflow.stages.len()];
     let sinks = workflow.sinks.iter().flat_map(|sink| &sink.links);
     let mut open: Vec<usize> = sinks.flatten().filter_map(Link::stage).collect();
@@ -278,7 +278,7 @@ fn used(workflow: &Workflow) -> Vec<bool> {
 const MOST_IN_A_ROW: usize = 256;
 
 /// Reports each stage that has too many before it, and takes away what it reads.
-fn cut_long_rows(workflow: &mut Workflow, cx: &mut Cx<'_>) {
+fn cut_long_rows(workflow: &mut WorkflowTables, cx: &mut Cx<'_>) {
     let mut depths: Vec<usize> = Vec::new();
     for stage in &mut workflow.stages[..workflow.n_ordered] {
         let before = stage.links.iter().flatten().filter_map(Link::stage).filter_map(|at| depths.get(at));
@@ -293,8 +293,8 @@ fn cut_long_rows(workflow: &mut Workflow, cx: &mut Cx<'_>) {
 }
 
 /// Sources, stages and models that no table names.
-fn report_unused(workflow: &Workflow, cx: &mut Cx<'_>) {
-    let Workflow { sources, models, stages, sinks, tasks, .. } = workflow;
+fn report_unused(workflow: &WorkflowTables, cx: &mut Cx<'_>) {
+    let WorkflowTables { sources, models, stages, sinks, tasks, .. } = workflow;
     let has_tasks_alone = !tasks.is_empty() && sources.is_empty() && stages.is_empty();
     if sinks.iter().all(|sink| sink.is_of_failures) && !has_tasks_alone {
         cx.error(None, "the workflow has no sink, so its results would go nowhere")

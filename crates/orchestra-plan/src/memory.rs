@@ -12,7 +12,7 @@ use crate::fields::Spanned;
 use crate::host::MachineView;
 use crate::plan::{LEAST_LOADER_BYTES, Plan, StagePlan, WorkerGrowth, WorkerPlan};
 use crate::slots::{SlotDemand, SlotError, allot, ready_batches};
-use crate::workflow::{StageNode, Workflow};
+use crate::workflow::{StageNode, WorkflowTables};
 
 /// The most that pictures carried along by the stages of a pipeline may take.
 const CARRIED_BYTES: u64 = 512 << 20;
@@ -40,7 +40,7 @@ pub(crate) struct SlotMemory {
 
 impl SlotMemory {
     /// As the file says, else half of the memory of the machine.
-    pub fn of(workflow: &Workflow, machine: Option<&MachineView>) -> Self {
+    pub fn of(workflow: &WorkflowTables, machine: Option<&MachineView>) -> Self {
         match &workflow.limits.memory {
             Some(limit) => {
                 Self { limit: Some(limit.value.0), span: Some(limit.span), called: "`limits.memory`" }
@@ -61,7 +61,7 @@ impl SlotMemory {
     /// Completes the batches of all stages: their sizes, and where their rows lie.
     pub fn lay_out(
         &self,
-        workflow: &mut Workflow,
+        workflow: &mut WorkflowTables,
         devices: &[Device],
         cx: &mut Cx<'_>,
     ) -> Result<(), Reported> {

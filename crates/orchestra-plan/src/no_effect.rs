@@ -10,18 +10,18 @@ use crate::devices::Device;
 use crate::kind::{Connect, Draft};
 use crate::plan::SourcePlan;
 use crate::tree::{Table, Toml};
-use crate::workflow::{ModelNode, StageNode, Workflow};
+use crate::workflow::{ModelNode, StageNode, WorkflowTables};
 
 /// A workflow that is placed without errors.
 pub(crate) struct NoEffect<'a> {
     pub tree: &'a Table,
-    pub workflow: &'a Workflow,
+    pub workflow: &'a WorkflowTables,
     pub devices: &'a [Device],
 }
 
 impl NoEffect<'_> {
     pub fn warn(&self, cx: &mut Cx<'_>) {
-        let Workflow { sources, tasks, limits, .. } = self.workflow;
+        let WorkflowTables { sources, tasks, limits, .. } = self.workflow;
         let used: Vec<(&ModelNode, Vec<&Device>)> = self.used_models();
         self.keys_of_models(&used, cx);
         self.trims(cx);

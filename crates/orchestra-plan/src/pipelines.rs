@@ -7,7 +7,7 @@ use crate::diagnostics::Reported;
 use crate::host::MachineView;
 use crate::nearest::suggestion;
 use crate::plan::{BETWEEN_COMMITS, BatchPlan, Limits, Origin, PipelinePlan, Plan};
-use crate::workflow::{Link, PipelineNode, Workflow};
+use crate::workflow::{Link, PipelineNode, WorkflowTables};
 
 /// The pipelines of all sources and stages that are used.
 pub(crate) struct Pipelines {
@@ -19,7 +19,7 @@ pub(crate) struct Pipelines {
 
 impl Pipelines {
     /// What is connected shares one; they are numbered in the order of the sources.
-    pub fn of(workflow: &Workflow) -> Self {
+    pub fn of(workflow: &WorkflowTables) -> Self {
         let mut of_source: Vec<usize> = (0..workflow.n_sources).collect();
         let mut of_stage: Vec<usize> = Vec::with_capacity(workflow.n_stages);
         for stage in &workflow.stages[..workflow.n_stages] {
@@ -52,7 +52,7 @@ impl Pipelines {
     /// `[pipelines.NAME]` of each.
     pub fn own_limits<'w>(
         &self,
-        workflow: &'w Workflow,
+        workflow: &'w WorkflowTables,
         cx: &mut Cx<'_>,
     ) -> Result<Vec<Option<&'w PipelineNode>>, Reported> {
         let mut own: Vec<Option<&PipelineNode>> = vec![None; self.names.len()];
@@ -135,7 +135,7 @@ impl Pipelines {
 }
 
 /// Loaders of all pipelines, as many as cores unless the file says how many.
-pub(crate) fn loader_threads(workflow: &Workflow, machine: Option<&MachineView>) -> usize {
+pub(crate) fn loader_threads(workflow: &WorkflowTables, machine: Option<&MachineView>) -> usize {
     let written = workflow.limits.loaders.as_ref().map(|n| n.value as usize);
     written.or(machine.map(|machine| machine.cores)).unwrap_or(1).max(1)
 }

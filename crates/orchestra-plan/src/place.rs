@@ -10,11 +10,11 @@ use crate::host::MachineView;
 use crate::plan::TasksPlan;
 use crate::rules::behind_reduce;
 use crate::worker_placement::{WorkerDemand, WorkerPlacement};
-use crate::workflow::Workflow;
+use crate::workflow::WorkflowTables;
 
 /// All devices that some used batch stage may use. Its workers there become a part of its plan.
 pub(crate) fn place(
-    workflow: &mut Workflow,
+    workflow: &mut WorkflowTables,
     devices: &mut Devices<'_>,
     tasks: Option<&TasksPlan>,
     cx: &mut Cx<'_>,

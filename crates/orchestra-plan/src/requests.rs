@@ -2,10 +2,10 @@
 
 use crate::cx::Cx;
 use crate::plan::{FoldPlan, Shape};
-use crate::workflow::{SinkNode, SourceNode, StageNode, Workflow};
+use crate::workflow::{SinkNode, SourceNode, StageNode, WorkflowTables};
 
 /// Reports tables that only a run can have in a file whose items are requests, and reply sinks in a file without requests.
-pub(crate) fn check(workflow: &Workflow, cx: &mut Cx<'_>) {
+pub(crate) fn check(workflow: &WorkflowTables, cx: &mut Cx<'_>) {
     let used = &workflow.sources[..workflow.n_sources];
     let is_asked = |source: &&SourceNode| source.plan.as_ref().is_some_and(|plan| plan.request.is_some());
     let Some(asked) = used.iter().find(is_asked) else {

@@ -16,7 +16,7 @@ use orchestra_core::tasks::{Demand, Gpus, WHOLE};
 
 pub(crate) use self::beside::{leave_to_models, leave_to_shares};
 pub(crate) use self::combine::product;
-use self::comparisons::Comparison;
+use self::comparisons::TaskComparison;
 pub(crate) use self::deferred::Deferred;
 pub use self::deferred::is_output_of_task;
 use crate::bytes::format_bytes;
@@ -61,7 +61,7 @@ pub(crate) struct Instance {
 #[derive(Default)]
 pub(crate) struct TaskTables {
     instances: Vec<Instance>,
-    comparisons: Vec<Comparison>,
+    comparisons: Vec<TaskComparison>,
 }
 
 /// The tasks of all tables.
@@ -168,7 +168,7 @@ struct Expander<'a> {
     of_table: HashMap<&'a str, Vec<usize>>,
     by_id: HashMap<&'a str, usize>,
     instances: &'a [Instance],
-    comparisons: &'a [Comparison],
+    comparisons: &'a [TaskComparison],
     /// Absolute.
     outputs: Vec<PathBuf>,
     gpus: Vec<TaskGpu>,
@@ -259,7 +259,7 @@ impl<'a> Expander<'a> {
     }
 
     /// The tasks that are compared, in order.
-    fn compared<'s>(&'s self, comparison: &'s Comparison) -> impl Iterator<Item = usize> + 's {
+    fn compared<'s>(&'s self, comparison: &'s TaskComparison) -> impl Iterator<Item = usize> + 's {
         comparison.tables.iter().flat_map(|table| self.tasks_of(*table))
     }
 

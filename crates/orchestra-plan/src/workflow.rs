@@ -39,7 +39,7 @@ use crate::tree::Table;
 ///
 /// Once it is resolved, its tables stand as the plan has them, so that places in them are ids: first those that are used, each stage after what it
 /// reads from.
-pub(crate) struct Workflow {
+pub(crate) struct WorkflowTables {
     pub name: Option<String>,
     pub sources: Vec<SourceNode>,
     pub models: Vec<ModelNode>,
@@ -309,7 +309,7 @@ pub(crate) struct RawDevices {
     pub slots: Option<usize>,
 }
 
-impl Workflow {
+impl WorkflowTables {
     /// Leaves tables to a later plan: those of a section that `is_late` says, by their names.
     pub fn defer(&mut self, is_late: impl Fn(&str, &str) -> bool) {
         for source in &mut self.sources {

@@ -1,7 +1,7 @@
 //! The actors that carry a plan out.
 //!
 //! ```text
-//! Orchestra (root)
+//! RunRoot
 //! ├── Tasks, which owns the leases of all commands
 //! ├── DeviceManager per device ── a task per worker process, which lives its life
 //! └── Pipeline per graph

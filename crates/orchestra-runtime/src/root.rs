@@ -28,7 +28,7 @@ use crate::tasks::part_schedule;
 
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-pub struct Orchestra;
+pub struct RunRoot;
 
 pub struct RootArgs {
     pub context: Arc<RunContext>,
@@ -79,7 +79,7 @@ pub struct RootState {
     publish: watch::Sender<RunStatus>,
 }
 
-impl Actor for Orchestra {
+impl Actor for RunRoot {
     type Msg = RootMsg;
     type State = RootState;
     type Arguments = RootArgs;

@@ -23,7 +23,7 @@ use crate::flow::result_files::sink_file;
 use crate::flow::run_endpoints::RunEndpoints;
 use crate::flow::run_files::RunFiles;
 use crate::messages::{PipelineEnd, RootMsg};
-use crate::root::{Orchestra, RootArgs, RunEnding};
+use crate::root::{RootArgs, RunEnding, RunRoot};
 use crate::run_end::{EndReporter, judge, lifted, not_started};
 use crate::tasks::actor::TasksEnd;
 use crate::tasks::board::TaskReport;
@@ -178,7 +178,7 @@ impl Prepared {
             publish,
             done: done_sender,
         };
-        let (root, _) = Actor::spawn(None, Orchestra, args).await?;
+        let (root, _) = Actor::spawn(None, RunRoot, args).await?;
         let root = AbortOnDrop(root);
         let end = EndReporter::of(&context);
         let watcher = DeviceWatcher::start(&context)?;

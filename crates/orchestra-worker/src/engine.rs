@@ -6,7 +6,7 @@ use bincode::Decode;
 use orchestra_core::{ErrorClass, wire};
 
 use crate::arena::WorkerArena;
-use crate::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming};
+use crate::frames::{BatchRun, DynamicOutput, FromWorker, Load, RunErrorKind, RunTiming};
 use crate::load_error::LoadError;
 use crate::sandbox::Sandbox;
 
@@ -24,7 +24,7 @@ pub trait Engine {
     /// Runs one batch, whose rows lie within the arena; `values` is what they have beside it, as a `RunWithValues` frame holds it. Leaves outputs of fixed shape in the rows of its output slot and returns the others, in the order of
     /// the model.
     /// Notes in `timing` how long each phase took, also when it fails.
-    fn run(&mut self, run: &Run, values: &[u8], timing: &mut RunTiming) -> RunResult;
+    fn run(&mut self, run: &BatchRun, values: &[u8], timing: &mut RunTiming) -> RunResult;
 
     /// Gives what it loaded away, as parts that run batches at the same time, each on a thread of its own: `load.streams`.
     /// Called once after a load. With one or none, `run` is called instead.
@@ -34,11 +34,11 @@ pub trait Engine {
 /// What runs one batch at a time, beside others that do the same.
 pub trait Stream: Send {
     /// As [`Engine::run`].
-    fn run(&mut self, run: &Run, values: &[u8], timing: &mut RunTiming) -> RunResult;
+    fn run(&mut self, run: &BatchRun, values: &[u8], timing: &mut RunTiming) -> RunResult;
 }
 
 /// The outputs of a run that have no fixed shape.
-pub type RunResult = Result<Vec<DynamicOutput>, RunError>;
+pub type RunResult = Result<Vec<DynamicOutput>, EngineRunError>;
 
 /// What an engine says about a model that it loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,14 +73,14 @@ pub fn decode_spec<T: Decode<()>, const MOST: usize>(bytes: &[u8]) -> Result<T, 
 /// Why a run gave no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
-pub struct RunError {
+pub struct EngineRunError {
     /// What it means for the batch. After `Device` the worker exits.
     pub kind: RunErrorKind,
     /// The runtime's words.
     pub error: String,
 }
 
-impl RunError {
+impl EngineRunError {
     /// It speaks against the model or its data.
     pub fn of_model(error: impl Into<String>) -> Self {
         Self { kind: RunErrorKind::Model, error: error.into() }

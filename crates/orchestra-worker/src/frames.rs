@@ -45,7 +45,7 @@ pub struct Load {
 
 /// One batch: `rows` consecutive rows of `slot`, from `first_row` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
-pub struct Run {
+pub struct BatchRun {
     pub batch: BatchId,
     /// How often it has been dispatched, from 1.
     pub attempt: u32,
@@ -63,10 +63,10 @@ pub struct Run {
 pub enum ToWorker {
     /// Once, after `Hello`.
     Load(Box<Load>),
-    Run(Run),
+    Run(BatchRun),
     /// A batch of a stage whose rows have values beside their slots: for each row, each of them as
     /// [`StoredValue`](orchestra_core::row_bytes::StoredValue), one after the other.
-    RunWithValues(Run, Vec<u8>),
+    RunWithValues(BatchRun, Vec<u8>),
 }
 
 impl ToWorker {

@@ -20,4 +20,4 @@ pub use claim::holders;
 pub use descendants::{Descendant, is_stopped, kill_tree, trees};
 pub use group::kill_control_group;
 pub use keep::main;
-pub use messages::{CommandEnd, CommandGroup, CommandOrder, KEEPER, Report, ToKeeper};
+pub use messages::{CommandEnd, CommandGroup, CommandOrder, KEEPER, KeeperReport, ToKeeper};

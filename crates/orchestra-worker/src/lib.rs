@@ -29,7 +29,7 @@ mod streams;
 pub mod striker;
 mod waiting;
 
-pub use engine::{Engine, Loaded, RunError, Stream};
+pub use engine::{Engine, EngineRunError, Loaded, Stream};
 pub use load_error::LoadError;
 pub use process::run_with;
 pub use sandbox::Sandbox;

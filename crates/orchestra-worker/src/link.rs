@@ -16,10 +16,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use crate::codec::{CodecError, FrameReader, FrameWriter};
-use crate::engine::{RunError, RunResult};
+use crate::engine::{EngineRunError, RunResult};
 use crate::exit_codes::{EXIT_DEVICE, EXIT_PROTOCOL};
 use crate::frames::{
-    FromWorker, PROTOCOL_VERSION, RowsWithoutOutputs, Run, RunErrorKind, RunTiming, ToWorker,
+    BatchRun, FromWorker, PROTOCOL_VERSION, RowsWithoutOutputs, RunErrorKind, RunTiming, ToWorker,
 };
 use crate::waiting;
 
@@ -120,13 +120,13 @@ impl WorkerLink {
     /// Runs a batch and answers for it.
     pub(crate) fn run_one(
         &self,
-        run: &Run,
-        engine: impl FnOnce(&Run, &mut RunTiming) -> RunResult,
+        run: &BatchRun,
+        engine: impl FnOnce(&BatchRun, &mut RunTiming) -> RunResult,
     ) -> Result<(), ServingEnd> {
         let batch = run.batch;
         let mut timing = RunTiming::default();
         let result = engine(run, &mut timing);
-        let RunError { kind, mut error } = match result {
+        let EngineRunError { kind, mut error } = match result {
             Ok(dynamic) => {
                 let rss_bytes = self.rss_bytes.load(Ordering::Relaxed);
                 let done = FromWorker::Done {
@@ -138,7 +138,7 @@ impl WorkerLink {
                 };
                 match self.send(&done) {
                     // Half the batch has half the outputs.
-                    Err(error @ CodecError::TooLarge { .. }) => RunError {
+                    Err(error @ CodecError::TooLarge { .. }) => EngineRunError {
                         kind: RunErrorKind::TooLarge,
                         error: format!("outputs of dynamic shape do not fit into one answer: {error}"),
                     },

@@ -17,7 +17,7 @@ use orchestra_core::failure::cut_words;
 use crate::arena::{SharedMemory, WorkerArena, check_output_slot, check_rows};
 use crate::engine::{Engine, nanos};
 use crate::exit_codes::EXIT_LOAD_FAILED;
-use crate::frames::{FromWorker, Load, Run, ToWorker};
+use crate::frames::{BatchRun, FromWorker, Load, ToWorker};
 use crate::link::{Frames, Leave, ServingEnd, WorkerLink, rss_bytes, spawn};
 use crate::load_error::LoadError;
 use crate::program::confined_words;
@@ -101,7 +101,7 @@ impl<E: Engine> Server<'_, E> {
         }
     }
 
-    fn run(&mut self, run: Run, values: Vec<u8>) -> Result<(), ServingEnd> {
+    fn run(&mut self, run: BatchRun, values: Vec<u8>) -> Result<(), ServingEnd> {
         let layout =
             self.layout.as_ref().ok_or_else(|| ServingEnd::protocol("a `Run` frame before `Load`"))?;
         check_rows(layout, run.slot, run.first_row, run.rows)

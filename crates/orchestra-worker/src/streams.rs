@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use orchestra_core::locked;
 
 use crate::engine::Stream;
-use crate::frames::Run;
+use crate::frames::BatchRun;
 use crate::link::{Leave, ServingEnd, WorkerLink, spawn};
 
 /// The threads that run batches.
 pub(crate) struct Streams {
     /// Runs that no thread has begun. The parent sends one or two more than there are threads; what finds no room stays in the socket.
-    waiting: SyncSender<(Run, Vec<u8>)>,
+    waiting: SyncSender<(BatchRun, Vec<u8>)>,
 }
 
 impl Streams {
@@ -36,7 +36,7 @@ impl Streams {
     }
 
     /// Leaves a run, with what its rows have beside their slots, to the next thread that is free.
-    pub(crate) fn take(&self, run: Run, values: Vec<u8>) -> Result<(), ServingEnd> {
+    pub(crate) fn take(&self, run: BatchRun, values: Vec<u8>) -> Result<(), ServingEnd> {
         // They only stop when the process ends.
         self.waiting.send((run, values)).map_err(|_| ServingEnd::Gone)
     }
@@ -45,7 +45,7 @@ impl Streams {
 /// Until nothing more can come.
 fn serve(
     mut stream: Box<dyn Stream>,
-    runs: &Mutex<Receiver<(Run, Vec<u8>)>>,
+    runs: &Mutex<Receiver<(BatchRun, Vec<u8>)>>,
     link: &WorkerLink,
 ) -> Result<(), ServingEnd> {
     loop {

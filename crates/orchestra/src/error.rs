@@ -85,12 +85,12 @@ impl From<StartFlowError> for StartError {
     }
 }
 
-impl From<orchestra_launch::StartError> for StartError {
-    fn from(error: orchestra_launch::StartError) -> Self {
+impl From<orchestra_launch::LaunchError> for StartError {
+    fn from(error: orchestra_launch::LaunchError) -> Self {
         match error {
-            orchestra_launch::StartError::Library(error) => error.into(),
-            orchestra_launch::StartError::Run(error) => error.into(),
-            orchestra_launch::StartError::Executable(_) => Self::workers(error),
+            orchestra_launch::LaunchError::Library(error) => error.into(),
+            orchestra_launch::LaunchError::Run(error) => error.into(),
+            orchestra_launch::LaunchError::Executable(_) => Self::workers(error),
         }
     }
 }

@@ -120,7 +120,7 @@ impl FlowBuilder {
         Self { orchestra, workflow, queue: QUEUE }
     }
 
-    /// How many requests may be without an answer, 1024 where nothing is said. One more is refused, or waits: see [`Process::wait`].
+    /// How many requests may be without an answer, 1024 where nothing is said. One more is refused, or waits: see [`ProcessRequest::wait`].
     pub fn queue(mut self, most: usize) -> Self {
         self.queue = most;
         self
@@ -132,12 +132,12 @@ impl FlowBuilder {
     /// See [`StartError`]. Nothing runs then.
     pub async fn start(self) -> Result<Flow, StartError> {
         let Self { orchestra, workflow, queue } = self;
-        let start = move || -> BoxFuture<'static, Result<Graph, StartError>> {
+        let start = move || -> BoxFuture<'static, Result<ServedGraph, StartError>> {
             let (orchestra, workflow) = (orchestra.clone(), workflow.clone());
             Box::pin(async move {
                 let of = orchestra.clone();
                 let plan = blocking(move || of.plan(&workflow, None)).await?;
-                Graph::start(&orchestra, plan, queue).await
+                ServedGraph::start(&orchestra, plan, queue).await
             })
         };
         Ok(Flow(Served::start(start).await?))
@@ -148,16 +148,16 @@ impl FlowBuilder {
 ///
 /// A process that dies costs no request: its items are taken on by others, and an item that kills processes fails alone.
 #[derive(Clone)]
-pub struct Flow(Arc<Served<Graph>>);
+pub struct Flow(Arc<Served<ServedGraph>>);
 
 /// One tree of actors of a flow.
-pub(crate) struct Graph {
+pub(crate) struct ServedGraph {
     flow: RequestFlow,
     /// In the order of the plan.
     sinks: Vec<Arc<ReplySink>>,
 }
 
-impl Answers for Graph {
+impl Answers for ServedGraph {
     fn flow(&self) -> &RequestFlow {
         &self.flow
     }
@@ -180,7 +180,7 @@ pub(crate) async fn start_flow(
     Ok(RequestFlow::start(plan, RequestFlowOptions { run, most_requests }).await?)
 }
 
-impl Graph {
+impl ServedGraph {
     async fn start(orchestra: &Orchestra, plan: Plan, queue: usize) -> Result<Self, StartError> {
         let sinks = plan.sinks.iter().map(|sink| {
             let column = |(read, name): (&orchestra_plan::ColumnRef, &String)| Column {
@@ -247,17 +247,17 @@ fn named(value: OwnedValue, name: &str) -> OwnedValue {
 
 /// A request that is being made. Awaiting it sends it.
 #[must_use = "nothing is asked until it is awaited"]
-pub struct Process<'a> {
+pub struct ProcessRequest<'a> {
     flow: &'a Flow,
     item: Item,
     terms: Terms,
 }
 
-impl Process<'_> {
+impl ProcessRequest<'_> {
     request_settings!();
 }
 
-impl<'a> IntoFuture for Process<'a> {
+impl<'a> IntoFuture for ProcessRequest<'a> {
     type Output = Result<Vec<Record>, RequestError>;
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
@@ -274,8 +274,8 @@ impl Flow {
     /// Takes one item through the graph, and gives its records: in the order of the sinks, and of one sink in that of the parts of the item. May be
     /// called from many tasks at once. Dropping the future withdraws the request: what no process has is done no more, and what one has is finished
     /// and discarded.
-    pub fn process(&self, item: Item) -> Process<'_> {
-        Process { flow: self, item, terms: Terms::default() }
+    pub fn process(&self, item: Item) -> ProcessRequest<'_> {
+        ProcessRequest { flow: self, item, terms: Terms::default() }
     }
 
     /// Waits until it takes requests. While one of its parts is started anew, requests wait.

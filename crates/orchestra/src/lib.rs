@@ -54,14 +54,14 @@ mod workflow;
 pub use blocking::Blocking;
 pub use environment::{Orchestra, OrchestraBuilder};
 pub use error::{ItemFailure, RequestError, StartError, StartErrorSource};
-pub use flow::{Flow, FlowBuilder, Item, Process, Record};
-pub use model::{Infer, Model, ModelBuilder};
+pub use flow::{Flow, FlowBuilder, Item, ProcessRequest, Record};
+pub use model::{InferRequest, Model, ModelBuilder};
 pub use orchestra_core::DType;
 #[cfg(feature = "telemetry")]
 pub use orchestra_launch::telemetry;
 pub use orchestra_launch::{
     Tracer, WorkerEvent, kind, run_if_worker, run_if_worker_with, worker_main, worker_main_with,
 };
-pub use run::{Items, Report, Run, RunError, Status, Stopper};
-pub use tensor::{Element, Tensor, TensorError, Tensors};
+pub use run::{ItemTotals, Report, Run, RunError, Status, Stopper};
+pub use tensor::{Tensor, TensorElement, TensorError, Tensors};
 pub use workflow::{SettingValue, Workflow, WorkflowError};

@@ -60,7 +60,7 @@ impl ModelBuilder {
         self.set("stages.model.batch.wait", format!("{}us", delay.as_micros()))
     }
 
-    /// How many requests may be without an answer, 1024 where nothing is said. One more is refused, or waits: see [`Infer::wait`].
+    /// How many requests may be without an answer, 1024 where nothing is said. One more is refused, or waits: see [`InferRequest::wait`].
     pub fn queue(mut self, most: usize) -> Self {
         self.queue = most;
         self
@@ -171,17 +171,17 @@ impl Answers for ServedModel {
 
 /// A request that is being made. Awaiting it sends it.
 #[must_use = "nothing is asked until it is awaited"]
-pub struct Infer<'a> {
+pub struct InferRequest<'a> {
     model: &'a Model,
     inputs: Tensors,
     terms: Terms,
 }
 
-impl Infer<'_> {
+impl InferRequest<'_> {
     request_settings!();
 }
 
-impl<'a> IntoFuture for Infer<'a> {
+impl<'a> IntoFuture for InferRequest<'a> {
     type Output = Result<Tensors, RequestError>;
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
@@ -199,8 +199,8 @@ impl Model {
     /// each tensor counts its rows. Of a model with one input a [`Tensor`] without a name will do.
     ///
     /// May be called from many tasks at once. Dropping the future withdraws the rows that no worker has yet.
-    pub fn infer(&self, inputs: impl Into<Tensors>) -> Infer<'_> {
-        Infer { model: self, inputs: inputs.into(), terms: Terms::default() }
+    pub fn infer(&self, inputs: impl Into<Tensors>) -> InferRequest<'_> {
+        InferRequest { model: self, inputs: inputs.into(), terms: Terms::default() }
     }
 
     /// The names of its inputs with their types and the shapes of a row, as messages have them: `pixels f32[batch, 1, 28, 28]`.

@@ -34,10 +34,10 @@ pub enum RunError {
 
 /// Stops a run from elsewhere. Cheap to clone; dropping it stops nothing.
 #[derive(Clone)]
-pub struct Stopper(Arc<Mutex<StopState>>);
+pub struct Stopper(Arc<Mutex<StopOrders>>);
 
 #[derive(Default)]
-struct StopState {
+struct StopOrders {
     handle: Option<StopHandle>,
     asked: Option<StopOrder>,
 }
@@ -170,7 +170,7 @@ async fn drive(
 /// How many items there are, and how they have ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Items {
+pub struct ItemTotals {
     /// Listed so far.
     pub listed: u64,
     /// Their records are in all sinks.
@@ -192,12 +192,17 @@ impl Status {
 
     /// Its items; of a model or a flow, requests.
     #[must_use]
-    pub fn items(&self) -> Items {
+    pub fn items(&self) -> ItemTotals {
         let counts = &self.0.items;
-        Items { listed: counts.listed, done: counts.done, failed: counts.failed, resumed: counts.resumed }
+        ItemTotals {
+            listed: counts.listed,
+            done: counts.done,
+            failed: counts.failed,
+            resumed: counts.resumed,
+        }
     }
 
-    /// Items per second since the start.
+    /// ItemTotals per second since the start.
     #[must_use]
     pub fn items_per_second(&self) -> f64 {
         self.0.items_per_second
@@ -217,7 +222,7 @@ pub struct Report(Arc<RunOutcome>);
 impl Report {
     /// Its items.
     #[must_use]
-    pub fn items(&self) -> Items {
+    pub fn items(&self) -> ItemTotals {
         self.status().items()
     }
 

@@ -17,12 +17,12 @@ pub(crate) trait Answers: Send + Sync + 'static {
     fn flow(&self) -> &RequestFlow;
 }
 
-type Start<A> = dyn Fn() -> BoxFuture<'static, Result<A, StartError>> + Send + Sync;
+type StartServed<A> = dyn Fn() -> BoxFuture<'static, Result<A, StartError>> + Send + Sync;
 
 /// The last one that is dropped kills the processes.
 pub(crate) struct Served<A> {
     current: Mutex<Current<A>>,
-    start: Box<Start<A>>,
+    start: Box<StartServed<A>>,
     /// One at a time, so that there are never three.
     reloading: tokio::sync::Mutex<()>,
 }

@@ -1,4 +1,4 @@
-//! Tensors of requests and answers, by name. Elements are in native byte order, row-major. It knows no model.
+//! Tensors of requests and answers, by name. TensorElements are in native byte order, row-major. It knows no model.
 
 use std::fmt;
 use std::ops::Index;
@@ -11,19 +11,19 @@ use orchestra_core::data::{OwnedValue, TensorView};
 use thiserror::Error;
 
 /// A number, or `true` and `false`, as an element of tensors.
-pub trait Element: CheckedBitPattern + NoUninit + Send + Sync + sealed::Sealed {
+pub trait TensorElement: CheckedBitPattern + NoUninit + Send + Sync + sealed::ElementSeal {
     /// The type of these elements.
     const DTYPE: DType;
 }
 
 mod sealed {
-    pub trait Sealed {}
+    pub trait ElementSeal {}
 }
 
 macro_rules! elements {
     ($($(#[$cfg:meta])? $ty:ty: $dtype:ident),*) => {
-        $($(#[$cfg])? impl sealed::Sealed for $ty {}
-        $(#[$cfg])? impl Element for $ty {
+        $($(#[$cfg])? impl sealed::ElementSeal for $ty {}
+        $(#[$cfg])? impl TensorElement for $ty {
             const DTYPE: DType = DType::$dtype;
         })*
     };
@@ -35,11 +35,11 @@ elements! { f64: F64, f32: F32, i64: I64, i32: I32, i16: I16, u8: U8, bool: Bool
 #[derive(Clone, PartialEq, Eq)]
 pub struct Tensor {
     shape: Vec<usize>,
-    elements: Elements,
+    elements: TensorElements,
 }
 
 #[derive(Clone, PartialEq, Eq)]
-enum Elements {
+enum TensorElements {
     /// As many bytes as type and shape say.
     Numbers(DType, Bytes),
     /// As many as the shape says.
@@ -75,7 +75,7 @@ fn product(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1_usize, |n, dim| n.checked_mul(*dim))
 }
 
-/// Elements that lie in bytes which others share.
+/// TensorElements that lie in bytes which others share.
 struct AsBytes<T>(Vec<T>);
 
 impl<T: NoUninit> AsRef<[u8]> for AsBytes<T> {
@@ -85,16 +85,19 @@ impl<T: NoUninit> AsRef<[u8]> for AsBytes<T> {
 }
 
 impl Tensor {
-    /// Elements in row-major order, which are not copied. The first dimension of `shape` counts the rows.
+    /// TensorElements in row-major order, which are not copied. The first dimension of `shape` counts the rows.
     ///
     /// # Errors
     /// [`TensorError::Length`].
-    pub fn new<T: Element>(shape: impl Into<Vec<usize>>, elements: Vec<T>) -> Result<Self, TensorError> {
+    pub fn new<T: TensorElement>(
+        shape: impl Into<Vec<usize>>,
+        elements: Vec<T>,
+    ) -> Result<Self, TensorError> {
         let shape = shape.into();
         if product(&shape) != Some(elements.len()) {
             return Err(TensorError::Length { shape, found: elements.len() });
         }
-        Ok(Self { shape, elements: Elements::Numbers(T::DTYPE, Bytes::from_owner(AsBytes(elements))) })
+        Ok(Self { shape, elements: TensorElements::Numbers(T::DTYPE, Bytes::from_owner(AsBytes(elements))) })
     }
 
     /// As [`Tensor::new`], of elements in native byte order.
@@ -114,7 +117,7 @@ impl Tensor {
         if dtype == DType::Bool && bytes.iter().any(|byte| *byte > 1) {
             return Err(TensorError::NoBool);
         }
-        Ok(Self { shape, elements: Elements::Numbers(dtype, bytes) })
+        Ok(Self { shape, elements: TensorElements::Numbers(dtype, bytes) })
     }
 
     /// Texts in row-major order.
@@ -126,7 +129,7 @@ impl Tensor {
         if product(&shape) != Some(texts.len()) {
             return Err(TensorError::Length { shape, found: texts.len() });
         }
-        Ok(Self { shape, elements: Elements::Texts(texts.into()) })
+        Ok(Self { shape, elements: TensorElements::Texts(texts.into()) })
     }
 
     /// Rows of the same type and shape, one behind the other. Their elements lie at an address that fits every type.
@@ -141,7 +144,7 @@ impl Tensor {
         }
         let shape = [&[rows.len()], row].concat();
         let bytes = Bytes::from_owner(AsBytes(words)).slice(..n_bytes);
-        Self { shape, elements: Elements::Numbers(dtype, bytes) }
+        Self { shape, elements: TensorElements::Numbers(dtype, bytes) }
     }
 
     /// The whole shape; the first dimension counts the rows.
@@ -154,8 +157,8 @@ impl Tensor {
     #[must_use]
     pub fn dtype(&self) -> Option<DType> {
         match self.elements {
-            Elements::Numbers(dtype, _) => Some(dtype),
-            Elements::Texts(_) => None,
+            TensorElements::Numbers(dtype, _) => Some(dtype),
+            TensorElements::Texts(_) => None,
         }
     }
 
@@ -165,10 +168,10 @@ impl Tensor {
     /// [`TensorError::Type`]: they are of another type. Nothing is converted.
     ///
     /// # Panics
-    /// Never of what [`Tensor::new`] made and of answers. Elements of [`Tensor::from_bytes`] have to be aligned for their type.
-    pub fn as_slice<T: Element>(&self) -> Result<&[T], TensorError> {
+    /// Never of what [`Tensor::new`] made and of answers. TensorElements of [`Tensor::from_bytes`] have to be aligned for their type.
+    pub fn as_slice<T: TensorElement>(&self) -> Result<&[T], TensorError> {
         match &self.elements {
-            Elements::Numbers(dtype, bytes) if *dtype == T::DTYPE => {
+            TensorElements::Numbers(dtype, bytes) if *dtype == T::DTYPE => {
                 Ok(bytemuck::checked::cast_slice::<u8, T>(bytes))
             }
             _ => Err(TensorError::Type { asked: T::DTYPE.name(), found: self.type_name() }),
@@ -181,8 +184,8 @@ impl Tensor {
     /// [`TensorError::Type`]: they are texts.
     pub fn as_bytes(&self) -> Result<&Bytes, TensorError> {
         match &self.elements {
-            Elements::Numbers(_, bytes) => Ok(bytes),
-            Elements::Texts(_) => Err(TensorError::Type { asked: "numbers", found: "text" }),
+            TensorElements::Numbers(_, bytes) => Ok(bytes),
+            TensorElements::Texts(_) => Err(TensorError::Type { asked: "numbers", found: "text" }),
         }
     }
 
@@ -192,8 +195,10 @@ impl Tensor {
     /// [`TensorError::Type`]: they are numbers.
     pub fn as_texts(&self) -> Result<&[String], TensorError> {
         match &self.elements {
-            Elements::Texts(texts) => Ok(texts),
-            Elements::Numbers(dtype, _) => Err(TensorError::Type { asked: "text", found: dtype.name() }),
+            TensorElements::Texts(texts) => Ok(texts),
+            TensorElements::Numbers(dtype, _) => {
+                Err(TensorError::Type { asked: "text", found: dtype.name() })
+            }
         }
     }
 
@@ -209,7 +214,7 @@ impl Tensor {
 
     /// A row of numbers; `None` of texts.
     pub(crate) fn row<'a>(&'a self, name: &'a str, row: usize) -> Option<TensorView<'a>> {
-        let Elements::Numbers(dtype, bytes) = &self.elements else { return None };
+        let TensorElements::Numbers(dtype, bytes) = &self.elements else { return None };
         let n = bytes.len() / self.n_rows().max(1);
         Some(TensorView {
             name,
@@ -230,13 +235,13 @@ impl fmt::Debug for Tensor {
 impl From<Tensor> for OwnedValue {
     fn from(tensor: Tensor) -> Self {
         match tensor.elements {
-            Elements::Numbers(dtype, bytes) => OwnedValue::Tensor {
+            TensorElements::Numbers(dtype, bytes) => OwnedValue::Tensor {
                 name: "".into(),
                 dtype,
                 shape: tensor.shape.into(),
                 data: bytes[..].into(),
             },
-            Elements::Texts(texts) => OwnedValue::List(
+            TensorElements::Texts(texts) => OwnedValue::List(
                 texts.iter().map(|text| vec![OwnedValue::Text(text.as_str().into())]).collect(),
             ),
         }
@@ -317,10 +322,10 @@ impl IntoIterator for Tensors {
 
 #[cfg(feature = "ndarray")]
 mod arrays {
-    use super::{Element, Tensor, TensorError};
+    use super::{Tensor, TensorElement, TensorError};
 
     /// Row-major, copied only where the array is not.
-    impl<T: Element + Clone> From<ndarray::ArrayD<T>> for Tensor {
+    impl<T: TensorElement + Clone> From<ndarray::ArrayD<T>> for Tensor {
         fn from(array: ndarray::ArrayD<T>) -> Self {
             let shape = array.shape().to_vec();
             let (elements, first) = match array.is_standard_layout() {
@@ -339,7 +344,7 @@ mod arrays {
         ///
         /// # Errors
         /// As [`Tensor::as_slice`].
-        pub fn view<T: Element>(&self) -> Result<ndarray::ArrayViewD<'_, T>, TensorError> {
+        pub fn view<T: TensorElement>(&self) -> Result<ndarray::ArrayViewD<'_, T>, TensorError> {
             let elements = self.as_slice::<T>()?;
             Ok(ndarray::ArrayViewD::from_shape(self.shape(), elements)
                 .expect("a tensor has as many elements as its shape says"))

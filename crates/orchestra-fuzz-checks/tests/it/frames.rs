@@ -10,7 +10,8 @@ use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, OutputSlotId, SlotId, TensorSpec};
 use orchestra_worker::codec::{Frame, encode};
 use orchestra_worker::frames::{
-    DynamicOutput, FromWorker, Load, RowError, RowsWithoutOutputs, Run, RunErrorKind, RunTiming, ToWorker,
+    BatchRun, DynamicOutput, FromWorker, Load, RowError, RowsWithoutOutputs, RunErrorKind, RunTiming,
+    ToWorker,
 };
 
 use crate::kept_inputs::kept_inputs;
@@ -47,9 +48,9 @@ fn load_on_a_gpu() -> Load {
     }
 }
 
-fn run() -> Run {
+fn run() -> BatchRun {
     let (slot, output_slot) = (SlotId(0), OutputSlotId(1));
-    Run { batch: BatchId(7), attempt: 1, slot, output_slot, first_row: 2, rows: 4 }
+    BatchRun { batch: BatchId(7), attempt: 1, slot, output_slot, first_row: 2, rows: 4 }
 }
 
 fn done(shape: Vec<usize>, data: Vec<u8>) -> FromWorker {

@@ -50,8 +50,7 @@ choices! {
 
 impl TypedSource for Random {
     const NAME: &'static str = "random";
-    const ABOUT: &'static str =
-        "Tensors of random numbers, the same for an item in every run with the same seed. It reads no file.";
+    const ABOUT: &'static str = "TensorFiles of random numbers, the same for an item in every run with the same seed. It reads no file.";
     const HAS_FILES: bool = false;
     type Items = RandomItems;
 

@@ -20,7 +20,7 @@ mod arrays;
 mod rows;
 
 settings! {
-    pub struct Tensors {
+    pub struct TensorFiles {
         /// only for `.npy`: the name of the tensor, for `from = "source.name"` and in records
         column: Option<String> => "\"x\"",
         /// only for `.npz`: the arrays that items have, each a column of its name
@@ -44,7 +44,7 @@ impl Setting for Beside {
     }
 }
 
-impl TypedSource for Tensors {
+impl TypedSource for TensorFiles {
     const NAME: &'static str = "tensors";
     const ABOUT: &'static str = "The rows (first dimension) of arrays in `.npy` files of one shape and element type, in C order; an item is called `file.npy[row]`. With `beside`, the rows of several such files of equal length together. Or those of \
          `.npz` files, with a column per array and the same number of rows in each; a deflated array is unpacked from its beginning, as a stream.";
@@ -90,7 +90,7 @@ impl TypedSource for Tensors {
     }
 }
 
-impl Tensors {
+impl TensorFiles {
     /// Reports keys for files of the other format.
     fn refuse_others(
         &self,
@@ -191,11 +191,12 @@ fn settings_of(rows: &TensorItems) -> Json {
     match rows {
         // As it was before there was more to say, so that earlier runs go on.
         TensorItems { is_npz: false, chunk: None, fields, beside, .. } if beside.is_empty() => {
-            serde_json::json!({ "kind": Tensors::NAME, "column": fields[0].name })
+            serde_json::json!({ "kind": TensorFiles::NAME, "column": fields[0].name })
         }
         TensorItems { fields, chunk, beside, .. } => {
             let names: Vec<_> = fields.iter().map(|field| &field.name).collect();
-            let mut settings = serde_json::json!({ "kind": Tensors::NAME, "columns": names, "rows": chunk });
+            let mut settings =
+                serde_json::json!({ "kind": TensorFiles::NAME, "columns": names, "rows": chunk });
             if !beside.is_empty() {
                 settings["beside"] = beside.as_slice().into();
             }

@@ -281,7 +281,7 @@ impl ReduceStage {
         })
     }
 
-    /// Tensors of any number of rows, and of what is stacked the names of the items.
+    /// TensorFiles of any number of rows, and of what is stacked the names of the items.
     fn joined_columns(&self, stage: &mut StageContext<'_>, input: Input) -> Result<Schema, Reported> {
         let name = stage.name;
         let mut gives = input.gives;

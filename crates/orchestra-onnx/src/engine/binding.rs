@@ -16,7 +16,7 @@ use ort::{AsPointer, sys};
 use super::model::{RowAddresses, RowTensor, SessionModel, element_type};
 use super::shrink::Shrink;
 use super::{errors, text_inputs, trim_graph};
-use orchestra_worker::engine::{RunError, nanos};
+use orchestra_worker::engine::{EngineRunError, nanos};
 
 /// An element of what rows are trimmed to: one for each of two axes.
 const ENDS: RowTensor = RowTensor { dtype: DType::I64, row: Vec::new(), row_bytes: size_of::<i64>() };
@@ -85,7 +85,7 @@ impl BoundSession {
         model: &SessionModel,
         addresses: &RowAddresses<'_>,
         timing: &mut RunTiming,
-    ) -> Result<(), RunError> {
+    ) -> Result<(), EngineRunError> {
         let start = Instant::now();
         self.dynamic.clear();
         // SAFETY: the caller's promises are those that binding asks for.
@@ -114,7 +114,7 @@ impl BoundSession {
     }
 
     /// What an error of a run says, with what follows from it for the memory of the next one.
-    pub fn failed(&mut self, error: &ort::Error) -> RunError {
+    pub fn failed(&mut self, error: &ort::Error) -> EngineRunError {
         let error = errors::run(error);
         if error.kind == RunErrorKind::OutOfMemory {
             // The arena keeps what it got, in regions that suit no smaller batch. Less may come next, and need it.
@@ -133,7 +133,7 @@ impl BoundSession {
         &mut self,
         model: &SessionModel,
         addresses: &RowAddresses<'_>,
-    ) -> Result<(), RunError> {
+    ) -> Result<(), EngineRunError> {
         // SAFETY: the caller's promises are the same.
         let ran = unsafe { self.run(model, addresses, &mut RunTiming::default()) };
         self.release();
@@ -151,7 +151,7 @@ impl BoundSession {
         model: &SessionModel,
         ran: usize,
         wanted: usize,
-    ) -> Result<Vec<DynamicOutput>, RunError> {
+    ) -> Result<Vec<DynamicOutput>, EngineRunError> {
         let values = std::mem::take(&mut self.dynamic);
         values
             .iter()
@@ -309,12 +309,12 @@ pub fn output_values(binding: &IoBinding) -> ort::Result<Vec<DynValue>> {
     Ok(made)
 }
 
-pub fn contents(name: &str, tensor: &DynTensor) -> Result<(DType, Vec<usize>, Vec<u8>), RunError> {
+pub fn contents(name: &str, tensor: &DynTensor) -> Result<(DType, Vec<usize>, Vec<u8>), EngineRunError> {
     let found = *tensor.data_type();
     let dtype = DType::ALL
         .into_iter()
         .find(|dtype| element_type(*dtype) == found)
-        .ok_or_else(|| RunError::of_model(format!("output `{name}` has elements of type `{found}`")))?;
+        .ok_or_else(|| EngineRunError::of_model(format!("output `{name}` has elements of type `{found}`")))?;
     let shape: Vec<usize> = tensor.shape().iter().map(|n| usize::try_from(*n).unwrap_or(0)).collect();
     let bytes = shape.iter().product::<usize>() * dtype.size_bytes();
     let mut data = Vec::new();
@@ -326,7 +326,12 @@ pub fn contents(name: &str, tensor: &DynTensor) -> Result<(DType, Vec<usize>, Ve
 }
 
 /// The texts of the first `wanted` of `ran` rows; `None` where the elements are no texts.
-fn texts(name: &str, tensor: &DynTensor, ran: usize, wanted: usize) -> Result<Option<Vec<u8>>, RunError> {
+fn texts(
+    name: &str,
+    tensor: &DynTensor,
+    ran: usize,
+    wanted: usize,
+) -> Result<Option<Vec<u8>>, EngineRunError> {
     if *tensor.data_type() != TensorElementType::String {
         return Ok(None);
     }
@@ -339,15 +344,20 @@ fn texts(name: &str, tensor: &DynTensor, ran: usize, wanted: usize) -> Result<Op
 }
 
 /// An output that has no row for each item of its batch.
-fn no_rows(name: &str, shape: &[usize], ran: usize) -> RunError {
+fn no_rows(name: &str, shape: &[usize], ran: usize) -> EngineRunError {
     let shape = shape.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let error =
         errors::no_rows(&output_of(name), &shape, &format!("a row for each item of a batch of `{ran}`"));
-    RunError { kind: RunErrorKind::Shape, error }
+    EngineRunError { kind: RunErrorKind::Shape, error }
 }
 
 /// Leaves the first `wanted` of `ran` rows, if the tensor has a row per item.
-fn cut(mut tensor: DynamicOutput, name: &str, ran: usize, wanted: usize) -> Result<DynamicOutput, RunError> {
+fn cut(
+    mut tensor: DynamicOutput,
+    name: &str,
+    ran: usize,
+    wanted: usize,
+) -> Result<DynamicOutput, EngineRunError> {
     let rows = tensor.shape.first().copied();
     if rows == Some(ran) {
         let row_bytes = tensor.data.len() / ran.max(1);

@@ -5,7 +5,7 @@ use crate::session_names::output_of;
 use orchestra_core::ErrorClass;
 use orchestra_worker::frames::RunErrorKind;
 
-use orchestra_worker::engine::RunError;
+use orchestra_worker::engine::EngineRunError;
 use orchestra_worker::load_error::LoadError;
 
 /// Memory ran out, on the device or in the process. Checked first: CUDA reports it as a failure of the device, too.
@@ -134,12 +134,12 @@ fn behind_signature(text: &str) -> &str {
     rest[template.unwrap_or(0)..].trim_start()
 }
 
-pub fn run(error: &ort::Error) -> RunError {
+pub fn run(error: &ort::Error) -> EngineRunError {
     let error = words(error);
     let kind = run_kind(&error);
     match (kind, other_shape(&error)) {
-        (RunErrorKind::Shape, Some(error)) => RunError { kind, error },
-        _ => RunError { kind, error },
+        (RunErrorKind::Shape, Some(error)) => EngineRunError { kind, error },
+        _ => EngineRunError { kind, error },
     }
 }
 
@@ -157,15 +157,15 @@ pub fn no_rows(output: &str, shape: &str, expected: &str) -> String {
 }
 
 /// The worker's own memory is not enough for so many rows.
-pub fn no_memory(rows: usize) -> RunError {
+pub fn no_memory(rows: usize) -> EngineRunError {
     let error = format!("failed to allocate memory for `{rows}` rows outside of the batch slots");
-    RunError::out_of_memory(error)
+    EngineRunError::out_of_memory(error)
 }
 
 /// An error of loading, by its text.
 pub fn load(error: impl ToString) -> LoadError {
     let error = words(error);
-    RunError { kind: run_kind(&error), error }.at_load()
+    EngineRunError { kind: run_kind(&error), error }.at_load()
 }
 
 /// A provider did not load. Where memory ran out, another time may do; whatever else it is, it stays.

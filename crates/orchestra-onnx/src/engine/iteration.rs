@@ -7,8 +7,8 @@
 use orchestra_core::DeviceKind;
 use orchestra_core::iteration::Iteration;
 use orchestra_worker::arena::{RangeError, RowMemory, WorkerArena};
-use orchestra_worker::engine::{RunError, nanos};
-use orchestra_worker::frames::{DynamicOutput, Run, RunErrorKind, RunTiming};
+use orchestra_worker::engine::{EngineRunError, nanos};
+use orchestra_worker::frames::{BatchRun, DynamicOutput, RunErrorKind, RunTiming};
 use ort::memory::{AllocationDevice, Allocator, AllocatorType, MemoryInfo, MemoryType};
 use ort::session::{IoBinding, Session};
 use ort::value::DynTensor;
@@ -94,7 +94,7 @@ impl IteratedSession {
         addresses: &RowAddresses<'_>,
         parts: &RowParts<'_>,
         timing: &mut RunTiming,
-    ) -> Result<(Vec<i64>, Vec<DynamicOutput>), RunError> {
+    ) -> Result<(Vec<i64>, Vec<DynamicOutput>), EngineRunError> {
         // SAFETY: the caller's promises are the same.
         let ran = unsafe { self.rounds(bound, model, addresses, parts, timing) };
         ran.map_err(|error| {
@@ -161,7 +161,7 @@ impl IteratedSession {
 pub unsafe fn say_rounds(
     model: &SessionModel,
     arena: &WorkerArena,
-    run: &Run,
+    run: &BatchRun,
     rounds: &[i64],
 ) -> Result<(), RangeError> {
     let to = arena.output_rows(run.output_slot, model.outputs.len(), run.first_row, run.rows)?;

@@ -95,7 +95,7 @@ impl Loops {
 
     fn run(&mut self, first: usize, rows: usize) {
         let (slot, output_slot) = (SlotId(0), OutputSlotId(0));
-        let run = Run { batch: BatchId(1), attempt: 1, slot, output_slot, first_row: first, rows };
+        let run = BatchRun { batch: BatchId(1), attempt: 1, slot, output_slot, first_row: first, rows };
         self.engine.run(&run, &[], &mut RunTiming::default()).unwrap();
     }
 

@@ -6,7 +6,7 @@ use orchestra_core::iteration::{FirstRound, Iteration, LoopInput};
 use orchestra_core::row_bytes::{StoredValue, read};
 use orchestra_core::{Dim, TensorSpec};
 use orchestra_worker::arena::RowMemory;
-use orchestra_worker::engine::RunError;
+use orchestra_worker::engine::EngineRunError;
 use orchestra_worker::frames::RunErrorKind;
 
 use super::errors;
@@ -27,7 +27,7 @@ impl<'a> RowParts<'a> {
     ///
     /// # Errors
     /// A row has no part, or of two inputs another number of them; or these bytes are no such values.
-    pub fn read(inputs: &[LoopInput], mut bytes: &'a [u8], rows: usize) -> Result<Self, RunError> {
+    pub fn read(inputs: &[LoopInput], mut bytes: &'a [u8], rows: usize) -> Result<Self, EngineRunError> {
         let stepped: Vec<&TensorSpec> = inputs
             .iter()
             .filter(|input| input.first == FirstRound::Part)
@@ -38,12 +38,15 @@ impl<'a> RowParts<'a> {
         for (row, count) in counts.iter_mut().enumerate() {
             for (at, tensor) in stepped.iter().enumerate() {
                 let (value, used) =
-                    read::<StoredValue<'_>>(bytes).map_err(|error| RunError::of_model(error.error))?;
+                    read::<StoredValue<'_>>(bytes).map_err(|error| EngineRunError::of_model(error.error))?;
                 bytes = &bytes[used..];
                 let (parts, elements) = parts_of(value, tensor).ok_or_else(|| {
-                    RunError::of_model(format!("what input `{}` steps through is no {tensor}", tensor.name))
+                    EngineRunError::of_model(format!(
+                        "what input `{}` steps through is no {tensor}",
+                        tensor.name
+                    ))
                 })?;
-                let refused = |error| RunError { kind: RunErrorKind::Row(row as u64), error };
+                let refused = |error| EngineRunError { kind: RunErrorKind::Row(row as u64), error };
                 match (parts, at) {
                     (0, _) => {
                         return Err(refused(format!(
@@ -97,7 +100,7 @@ pub struct FirstRounds {
 
 impl FirstRounds {
     /// For so many rows, with the constants in place.
-    pub fn new(model: &SessionModel, rows: usize) -> Result<Self, RunError> {
+    pub fn new(model: &SessionModel, rows: usize) -> Result<Self, EngineRunError> {
         let tensors = &model.inputs[model.in_slots..];
         let block = |(tensor, input): (&RowTensor, &LoopInput)| {
             let bytes = tensor.row_bytes.saturating_mul(rows);

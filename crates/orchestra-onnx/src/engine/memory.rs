@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use orchestra_core::TextInput;
 use orchestra_core::batch_layout::SPAN_ALIGN;
 use orchestra_worker::arena::RowMemory;
-use orchestra_worker::engine::RunError;
+use orchestra_worker::engine::EngineRunError;
 
 use super::errors;
 use super::model::{RowAddresses, RowTensor, SessionModel};
@@ -23,7 +23,7 @@ pub struct PrivateRows {
 
 impl PrivateRows {
     /// `rows` rows for every tensor of the model.
-    pub fn new(model: &SessionModel, rows: usize) -> Result<Self, RunError> {
+    pub fn new(model: &SessionModel, rows: usize) -> Result<Self, EngineRunError> {
         let block = |tensor: &RowTensor| {
             // What no address space holds, no allocator gives.
             AlignedBlock::zeros(tensor.row_bytes.saturating_mul(rows)).ok_or_else(|| errors::no_memory(rows))

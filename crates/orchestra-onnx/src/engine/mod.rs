@@ -46,7 +46,7 @@ use std::time::Instant;
 use orchestra_core::DeviceKind;
 use orchestra_worker::Sandbox;
 use orchestra_worker::arena::WorkerArena;
-use orchestra_worker::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
+use orchestra_worker::frames::{BatchRun, DynamicOutput, Load, RunErrorKind, RunTiming};
 
 use crate::digest::{model_digest, short};
 use crate::spec::OnnxSpec;
@@ -55,7 +55,7 @@ use iteration::{IteratedSession, say_rounds};
 use loop_parts::{FirstRounds, RowParts};
 use memory::PrivateRows;
 use model::{RowAddresses, SessionModel};
-use orchestra_worker::engine::{Engine, Loaded, RunError, Stream, nanos};
+use orchestra_worker::engine::{Engine, EngineRunError, Loaded, Stream, nanos};
 use orchestra_worker::load_error::LoadError;
 use ort::environment::Environment;
 use ort::session::Session;
@@ -123,13 +123,13 @@ impl Engine for OnnxEngine {
 
     fn run(
         &mut self,
-        run: &Run,
+        run: &BatchRun,
         values: &[u8],
         timing: &mut RunTiming,
-    ) -> Result<Vec<DynamicOutput>, RunError> {
+    ) -> Result<Vec<DynamicOutput>, EngineRunError> {
         match self.streams.first_mut() {
             Some(stream) => stream.run_batch((run, values), timing),
-            None => Err(RunError { kind: RunErrorKind::Model, error: "no model is loaded".to_owned() }),
+            None => Err(EngineRunError { kind: RunErrorKind::Model, error: "no model is loaded".to_owned() }),
         }
     }
 
@@ -144,10 +144,10 @@ impl Engine for OnnxEngine {
 impl Stream for SessionStream {
     fn run(
         &mut self,
-        run: &Run,
+        run: &BatchRun,
         values: &[u8],
         timing: &mut RunTiming,
-    ) -> Result<Vec<DynamicOutput>, RunError> {
+    ) -> Result<Vec<DynamicOutput>, EngineRunError> {
         self.run_batch((run, values), timing)
     }
 }
@@ -192,9 +192,9 @@ impl SessionStream {
 
     fn run_batch(
         &mut self,
-        run: (&Run, &[u8]),
+        run: (&BatchRun, &[u8]),
         timing: &mut RunTiming,
-    ) -> Result<Vec<DynamicOutput>, RunError> {
+    ) -> Result<Vec<DynamicOutput>, EngineRunError> {
         match self.shared.model.batch {
             Some(batch) => self.run_as(run, batch, timing),
             None => self.run_padded(run, timing),
@@ -205,13 +205,13 @@ impl SessionStream {
     /// that one, there may be for the batch itself.
     fn run_padded(
         &mut self,
-        run: (&Run, &[u8]),
+        run: (&BatchRun, &[u8]),
         timing: &mut RunTiming,
-    ) -> Result<Vec<DynamicOutput>, RunError> {
+    ) -> Result<Vec<DynamicOutput>, EngineRunError> {
         let rows = run.0.rows;
         let size = self.padded_to.filter(|size| *size >= rows).unwrap_or(rows);
         match self.run_as(run, size, timing) {
-            Err(RunError { kind: RunErrorKind::OutOfMemory, .. }) if size > rows => {
+            Err(EngineRunError { kind: RunErrorKind::OutOfMemory, .. }) if size > rows => {
                 self.padded_to = Some(size / 2); // As the parent halves the ceiling of its batches.
                 self.padding = None;
                 self.run_as(run, rows, timing)
@@ -224,11 +224,11 @@ impl SessionStream {
     fn row_addresses<'a>(
         &mut self,
         shared: &SharedModel,
-        (run, values): (&Run, &'a [u8]),
+        (run, values): (&BatchRun, &'a [u8]),
         parts: &RowParts<'_>,
-    ) -> Result<RowAddresses<'a>, RunError> {
+    ) -> Result<RowAddresses<'a>, EngineRunError> {
         let SharedModel { model, arena } = shared;
-        let slots = model.row_addresses(arena, run).map_err(|e| RunError::of_model(e.to_string()))?;
+        let slots = model.row_addresses(arena, run).map_err(|e| EngineRunError::of_model(e.to_string()))?;
         let texts = text_inputs::texts(&model.text_inputs, values, run.rows)?;
         let mut slots = RowAddresses { texts, ..slots };
         if let (Some(iterated), false) = (&self.iterated, model.loop_inputs.is_empty()) {
@@ -245,10 +245,10 @@ impl SessionStream {
     /// the run's rows is read or written; else the session reads and writes the arena itself.
     fn run_as(
         &mut self,
-        (run, values): (&Run, &[u8]),
+        (run, values): (&BatchRun, &[u8]),
         rows: usize,
         timing: &mut RunTiming,
-    ) -> Result<Vec<DynamicOutput>, RunError> {
+    ) -> Result<Vec<DynamicOutput>, EngineRunError> {
         let begun = Instant::now();
         let shared = Arc::clone(&self.shared);
         let SharedModel { model, arena } = &*shared;
@@ -279,7 +279,7 @@ impl SessionStream {
                 let start = Instant::now();
                 // SAFETY: as above.
                 unsafe { say_rounds(model, arena, run, &rounds) }
-                    .map_err(|e| RunError::of_model(e.to_string()))?;
+                    .map_err(|e| EngineRunError::of_model(e.to_string()))?;
                 (collected, start)
             }
         };

@@ -4,7 +4,7 @@ use orchestra_core::batch_layout::{BatchLayout, TensorSpan};
 use orchestra_core::iteration::{Feed, FirstRound, LoopInput, Until};
 use orchestra_core::{DType, Dim, Iteration, Placement, ReadOutput, TensorSpec, TextInput, Trim};
 use orchestra_worker::arena::{RangeError, RowMemory, WorkerArena};
-use orchestra_worker::frames::Run;
+use orchestra_worker::frames::BatchRun;
 use ort::session::Session;
 use ort::value::{Outlet, TensorElementType, ValueType};
 
@@ -131,8 +131,12 @@ impl SessionModel {
         })
     }
 
-    pub fn row_addresses(&self, arena: &WorkerArena, run: &Run) -> Result<RowAddresses<'static>, RangeError> {
-        let Run { slot, output_slot, first_row, rows, .. } = *run;
+    pub fn row_addresses(
+        &self,
+        arena: &WorkerArena,
+        run: &BatchRun,
+    ) -> Result<RowAddresses<'static>, RangeError> {
+        let BatchRun { slot, output_slot, first_row, rows, .. } = *run;
         let inputs = (0..self.in_slots)
             .map(|i| arena.input_rows(slot, i, first_row, rows))
             .collect::<Result<_, _>>()?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use orchestra_core::model_output::texts;
 use orchestra_core::probing::{Elements, ObservedOutput, Pair, Tolerance};
 use orchestra_worker::arena::RowMemory;
-use orchestra_worker::engine::RunError;
+use orchestra_worker::engine::EngineRunError;
 use orchestra_worker::frames::{DynamicOutput, RunErrorKind, RunTiming};
 
 use super::binding::BoundSession;
@@ -90,7 +90,7 @@ impl RowsAlone {
         bound: &mut BoundSession,
         model: &SessionModel,
         ran: &FinishedBatch<'_>,
-    ) -> Result<(), RunError> {
+    ) -> Result<(), EngineRunError> {
         self.ran += ran.took;
         if ran.slots.rows < 2 || self.is_left_out {
             return Ok(());
@@ -122,7 +122,7 @@ impl RowsAlone {
         model: &SessionModel,
         ran: &FinishedBatch<'_>,
         first: &[usize],
-    ) -> Result<(), RunError> {
+    ) -> Result<(), EngineRunError> {
         let Ok(mut private) = PrivateRows::new(model, ran.rows) else { return Ok(()) };
         // SAFETY: the caller's promises are the same, and the private rows have no other user and outlive the run.
         let round = unsafe {
@@ -150,7 +150,7 @@ impl RowsAlone {
         model: &SessionModel,
         ran: &FinishedBatch<'_>,
         first: &[usize],
-    ) -> Result<(), RunError> {
+    ) -> Result<(), EngineRunError> {
         let Ok(mut private) = PrivateRows::new(model, ran.alone) else { return Ok(()) };
         let n = ran.slots.rows;
         let rows = in_turn(n, self.comparisons, first);
@@ -218,8 +218,8 @@ fn pairs(
     at_least: usize,
     n_outputs: usize,
     within: Duration,
-    mut of_row: impl FnMut(usize) -> Result<Vec<Pair>, RunError>,
-) -> Result<(Vec<usize>, Vec<Vec<Pair>>), RunError> {
+    mut of_row: impl FnMut(usize) -> Result<Vec<Pair>, EngineRunError>,
+) -> Result<(Vec<usize>, Vec<Vec<Pair>>), EngineRunError> {
     let start = Instant::now();
     let (mut compared, mut held) = (Vec::new(), 0);
     let mut pairs: Vec<Vec<Pair>> = vec![Vec::new(); n_outputs];
@@ -237,9 +237,9 @@ fn pairs(
 }
 
 /// That the items of a batch change each other.
-fn mixed(what: String) -> RunError {
+fn mixed(what: String) -> EngineRunError {
     let error = format!("{what}: the items of a batch change each other");
-    RunError { kind: RunErrorKind::Mixed, error }
+    EngineRunError { kind: RunErrorKind::Mixed, error }
 }
 
 /// What the model gives for this row alone.
@@ -252,7 +252,7 @@ unsafe fn alone(
     private: &mut PrivateRows,
     ran: &FinishedBatch<'_>,
     row: usize,
-) -> Result<Vec<ObservedOutput>, RunError> {
+) -> Result<Vec<ObservedOutput>, EngineRunError> {
     let inputs = ran.slots.inputs.iter().zip(&model.inputs);
     let inputs = inputs.map(|(rows, tensor)| {
         // SAFETY: the batch has this row.

@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 
 use orchestra_core::TextInput;
 use orchestra_core::row_bytes::{StoredValue, read};
-use orchestra_worker::engine::RunError;
+use orchestra_worker::engine::EngineRunError;
 use orchestra_worker::frames::RunErrorKind;
 use ort::memory::Allocator;
 use ort::value::DynValue;
@@ -20,12 +20,12 @@ pub fn texts<'a>(
     inputs: &[TextInput],
     mut values: &'a [u8],
     rows: usize,
-) -> Result<Vec<Vec<&'a str>>, RunError> {
+) -> Result<Vec<Vec<&'a str>>, EngineRunError> {
     let mut all = vec![Vec::new(); inputs.len()];
     for row in 0..rows {
         for (input, texts) in inputs.iter().zip(&mut all) {
-            let (value, used) =
-                read::<StoredValue<'_>>(values).map_err(|item_error| RunError::of_model(item_error.error))?;
+            let (value, used) = read::<StoredValue<'_>>(values)
+                .map_err(|item_error| EngineRunError::of_model(item_error.error))?;
             values = &values[used..];
             let (before, wanted) = (texts.len(), input.n_texts());
             add(&value, texts);
@@ -35,7 +35,7 @@ pub fn texts<'a>(
                     "input `{}` takes {wanted} texts of an item, and this one has {found}",
                     input.name
                 );
-                return Err(RunError { kind: RunErrorKind::Row(row as u64), error });
+                return Err(EngineRunError { kind: RunErrorKind::Row(row as u64), error });
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::io;
 use std::thread;
 
-use orchestra_worker::engine::RunError;
+use orchestra_worker::engine::EngineRunError;
 use orchestra_worker::frames::RunErrorKind;
 use orchestra_worker::link::STACK;
 use orchestra_worker::load_error::LoadError;
@@ -28,24 +28,24 @@ pub fn warm_up(streams: &mut [SessionStream], padded_to: Option<usize>) -> Resul
 fn first_run(
     mut rows: usize,
     may_halve: bool,
-    run: &mut dyn FnMut(usize) -> Result<(), RunError>,
+    run: &mut dyn FnMut(usize) -> Result<(), EngineRunError>,
 ) -> Result<usize, LoadError> {
     loop {
         match run(rows) {
             Ok(()) => return Ok(rows),
-            Err(RunError { kind: RunErrorKind::Model, error }) if errors::is_refusal(&error) => {
+            Err(EngineRunError { kind: RunErrorKind::Model, error }) if errors::is_refusal(&error) => {
                 eprintln!("worker: a warm-up batch of `{rows}` rows is refused: {error}");
                 return Err(errors::load(error));
             }
             // A model may refuse zeros; real data decides.
-            Err(RunError { kind: RunErrorKind::Model | RunErrorKind::Shape, .. }) => return Ok(0),
-            Err(RunError { kind: RunErrorKind::OutOfMemory, error }) if rows > 1 && may_halve => {
+            Err(EngineRunError { kind: RunErrorKind::Model | RunErrorKind::Shape, .. }) => return Ok(0),
+            Err(EngineRunError { kind: RunErrorKind::OutOfMemory, error }) if rows > 1 && may_halve => {
                 eprintln!(
                     "worker: a warm-up batch of `{rows}` rows does not fit into the device's memory: {error}"
                 );
                 rows /= 2;
             }
-            Err(RunError { error, .. }) => return Err(errors::load(error)),
+            Err(EngineRunError { error, .. }) => return Err(errors::load(error)),
         }
     }
 }
@@ -57,7 +57,7 @@ fn warm_up_together(streams: &mut [SessionStream], rows: usize) -> Result<bool, 
     if n == 1 {
         return Ok(true);
     }
-    let ran: io::Result<Vec<Result<(), RunError>>> = thread::scope(|scope| {
+    let ran: io::Result<Vec<Result<(), EngineRunError>>> = thread::scope(|scope| {
         let run = |stream: &mut SessionStream| run_zeros(&mut stream.bound, &stream.shared.model, rows);
         let start =
             |stream| thread::Builder::new().stack_size(STACK).spawn_scoped(scope, move || run(stream));
@@ -69,7 +69,7 @@ fn warm_up_together(streams: &mut [SessionStream], rows: usize) -> Result<bool, 
     });
     let ran = ran.map_err(|e| errors::load(format!("a thread for a stream cannot be started: {e}")))?;
     let mut fits = true;
-    for RunError { kind, error } in ran.into_iter().filter_map(Result::err) {
+    for EngineRunError { kind, error } in ran.into_iter().filter_map(Result::err) {
         match kind {
             RunErrorKind::Model
             | RunErrorKind::Row(_)
@@ -89,7 +89,7 @@ fn warm_up_together(streams: &mut [SessionStream], rows: usize) -> Result<bool, 
 }
 
 /// Runs a batch of so many zeros for the first time, in memory of its own.
-fn run_zeros(bound: &mut BoundSession, model: &SessionModel, rows: usize) -> Result<(), RunError> {
+fn run_zeros(bound: &mut BoundSession, model: &SessionModel, rows: usize) -> Result<(), EngineRunError> {
     let zeros = PrivateRows::new(model, rows)?;
     // SAFETY: the private rows belong to this function alone and outlive the run.
     unsafe { bound.warm(model, &zeros.addresses()) }
@@ -108,7 +108,7 @@ mod tests {
     fn warmed(says: impl Fn(usize) -> &'static str) -> Result<usize, LoadError> {
         first_run(8, true, &mut |rows| match says(rows) {
             "" => Ok(()),
-            error => Err(RunError { kind: errors::run_kind(error), error: error.to_owned() }),
+            error => Err(EngineRunError { kind: errors::run_kind(error), error: error.to_owned() }),
         })
     }
 

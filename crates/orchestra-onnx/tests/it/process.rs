@@ -7,7 +7,7 @@ use orchestra_core::{DType, OutputSlotId, WorkerExit};
 use orchestra_testkit::models;
 use orchestra_testkit::programs::beside_this_program;
 use orchestra_worker::exit_codes::{EXIT_PROTOCOL, EXIT_USAGE};
-use orchestra_worker::frames::{FromWorker, Run, ToWorker};
+use orchestra_worker::frames::{BatchRun, FromWorker, ToWorker};
 
 /// Rows of the batch of [`endless`].
 const MANY: usize = 1 << 16;
@@ -53,7 +53,7 @@ fn runs_outside_of_the_arena_are_a_protocol_error() {
     }
     let mut worker = setup.spawn();
     assert!(matches!(worker.load(&setup.load_frame()), FromWorker::Loaded { .. }));
-    worker.send(ToWorker::Run(Run { output_slot: OutputSlotId(3), ..run_of(1, 0, 0, 1) }));
+    worker.send(ToWorker::Run(BatchRun { output_slot: OutputSlotId(3), ..run_of(1, 0, 0, 1) }));
     assert_eq!(worker.next(), None);
     let (exit, stderr) = worker.end();
     assert_eq!(exit, WorkerExit::Code(EXIT_PROTOCOL));

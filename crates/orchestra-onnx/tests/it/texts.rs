@@ -7,7 +7,7 @@ use orchestra_core::{DType, Dim, ReadOutput, TextInput};
 use orchestra_onnx::OnnxEngine;
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use orchestra_worker::frames::{DynamicOutput, RunErrorKind, RunTiming};
-use orchestra_worker::{Engine, RunError};
+use orchestra_worker::{Engine, EngineRunError};
 
 fn input(name: &str, row: &[Dim]) -> TextInput {
     TextInput { name: name.to_owned(), row: row.to_vec(), batch: Dim::Dynamic }
@@ -36,7 +36,7 @@ fn identity() -> ModelBuilder {
 }
 
 /// Runs a row for each word, with its numbers.
-fn run(engine: &mut OnnxEngine, rows: &[(&str, &[&str])]) -> Result<Vec<DynamicOutput>, RunError> {
+fn run(engine: &mut OnnxEngine, rows: &[(&str, &[&str])]) -> Result<Vec<DynamicOutput>, EngineRunError> {
     let mut values = Vec::new();
     for (word, numbers) in rows {
         let numbers = numbers.iter().map(|number| vec![StoredValue::Text((*number).into())]);

@@ -8,10 +8,10 @@ use orchestra_store::{ListingSpec, MadeRows};
 use serde_json::json;
 
 use crate::plan::{ColumnRef, Origin, SourcePlan};
-use crate::workflow::{Link, SourceNode, StageNode, Workflow};
+use crate::workflow::{Link, SourceNode, StageNode, WorkflowTables};
 
 /// Adds a source for each reduce that a stage reads, and has all that reads it read that source; but sinks that read nothing else get its rows directly.
-pub(crate) fn split(workflow: &mut Workflow) {
+pub(crate) fn split(workflow: &mut WorkflowTables) {
     for stage in (0..workflow.n_stages as u16).map(StageId) {
         let Some(plan) = source_plan(&workflow.stages[stage.index()], stage) else { continue };
         let reduce = Origin::Stage(stage);
@@ -31,7 +31,7 @@ pub(crate) fn split(workflow: &mut Workflow) {
 }
 
 /// Per used stage how many reduces, one behind the other, end before it starts.
-pub(crate) fn n_before(workflow: &Workflow) -> Vec<usize> {
+pub(crate) fn n_before(workflow: &WorkflowTables) -> Vec<usize> {
     let mut n_before: Vec<usize> = Vec::with_capacity(workflow.n_stages);
     for node in &workflow.stages[..workflow.n_stages] {
         // One on a cycle, which is an error, stands behind those that are used.
@@ -72,7 +72,7 @@ fn source_plan(node: &StageNode, stage: StageId) -> Option<SourcePlan> {
     })
 }
 
-fn read_instead(workflow: &mut Workflow, reduce: Origin, source: Origin) {
+fn read_instead(workflow: &mut WorkflowTables, reduce: Origin, source: Origin) {
     let origin = |from: &mut Origin| {
         if *from == reduce {
             *from = source;

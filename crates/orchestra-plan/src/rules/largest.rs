@@ -5,7 +5,7 @@ use orchestra_core::{DType, Dim, TensorSpec};
 
 use crate::kind::Draft;
 use crate::outputs::StageOutput;
-use crate::workflow::{KnownModel, Link, Workflow};
+use crate::workflow::{KnownModel, Link, WorkflowTables};
 
 /// The version of ONNX's operators in which `TopK` takes `k` as an input.
 const TOP_K_BY_INPUT: i64 = 10;
@@ -13,7 +13,7 @@ const TOP_K_BY_INPUT: i64 = 10;
 /// The column of the largest numbers of the only output of a batch stage, if nothing reads more of it and the model can give them: its workers then
 /// give these instead.
 pub(crate) fn of(
-    workflow: &Workflow,
+    workflow: &WorkflowTables,
     stage: usize,
     model: &KnownModel,
     given: &[StageOutput],

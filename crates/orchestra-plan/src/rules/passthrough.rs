@@ -12,10 +12,10 @@ use crate::cx::Cx;
 use crate::diagnostics::{Reported, Span};
 use crate::nearest::list;
 use crate::plan::{ColumnRef, FoldPlan, JoinWay, Origin, Plan, Shape, StagePlan};
-use crate::workflow::{Link, Workflow};
+use crate::workflow::{Link, WorkflowTables};
 
 /// Fills in `home`, `within` and what is carried of all stages and sinks, and `linear` of all pipelines; adds the joins.
-pub(crate) fn route(plan: &mut Plan, workflow: &Workflow, cx: &mut Cx<'_>) -> Result<(), Reported> {
+pub(crate) fn route(plan: &mut Plan, workflow: &WorkflowTables, cx: &mut Cx<'_>) -> Result<(), Reported> {
     let stages = (0..).map(StageId).zip(&workflow.stages[..workflow.n_stages]);
     let routes = stages
         .map(|(id, node)| route_stage(plan, id, Spans { name: node.name.span, links: &node.links }, cx));

@@ -7,10 +7,10 @@ use crate::cx::Cx;
 use crate::diagnostics::Span;
 use crate::outputs::{RowStanding, StageOutput};
 use crate::plan::{ColumnRef, Origin};
-use crate::workflow::{StageNode, Workflow};
+use crate::workflow::{StageNode, WorkflowTables};
 
 /// Each stage with a model file keeps the outputs that are read; an unused one all of them.
-pub(crate) fn keep_read_outputs(workflow: &mut Workflow, cx: &mut Cx<'_>) {
+pub(crate) fn keep_read_outputs(workflow: &mut WorkflowTables, cx: &mut Cx<'_>) {
     for stage in 0..workflow.stages.len() {
         let from = Origin::Stage(StageId(stage as u16)); // tables are no more than ids
         let Some(kept) = kept(workflow, stage, from) else { continue };
@@ -25,7 +25,7 @@ pub(crate) fn keep_read_outputs(workflow: &mut Workflow, cx: &mut Cx<'_>) {
 }
 
 /// Per column of a stage with a model file whether it is read; `None` for other stages.
-fn kept(workflow: &mut Workflow, stage: usize, from: Origin) -> Option<Vec<bool>> {
+fn kept(workflow: &mut WorkflowTables, stage: usize, from: Origin) -> Option<Vec<bool>> {
     let node = &workflow.stages[stage];
     let (connected, batch) = (node.connected.as_ref()?, node.batch_plan()?);
     let given = &connected.slots.as_ref()?.given;
@@ -54,7 +54,7 @@ fn place_among(kept: &[bool], column: usize) -> usize {
     kept[..column].iter().filter(|kept| **kept).count()
 }
 
-fn drop_others(workflow: &mut Workflow, stage: usize, kept: &[bool]) {
+fn drop_others(workflow: &mut WorkflowTables, stage: usize, kept: &[bool]) {
     let Some(connected) = &mut workflow.stages[stage].connected else { return };
     if let Some(iteration) = connected.plan.batch_mut().and_then(|batch| batch.iteration.as_mut()) {
         iteration.feed.iter_mut().for_each(|feed| feed.output = place_among(kept, feed.output));
@@ -73,13 +73,13 @@ fn drop_others(workflow: &mut Workflow, stage: usize, kept: &[bool]) {
     }
 }
 
-fn reads_mut(workflow: &mut Workflow) -> impl Iterator<Item = &mut ColumnRef> {
+fn reads_mut(workflow: &mut WorkflowTables) -> impl Iterator<Item = &mut ColumnRef> {
     let of_stages = workflow.stages.iter_mut().flat_map(StageNode::reads_mut);
     let sinks = workflow.sinks.iter_mut().filter_map(|sink| sink.plan.as_mut());
     of_stages.chain(sinks.flat_map(|sink| &mut sink.reads))
 }
 
-fn report(workflow: &Workflow, stage: usize, cx: &mut Cx<'_>) {
+fn report(workflow: &WorkflowTables, stage: usize, cx: &mut Cx<'_>) {
     let node = &workflow.stages[stage];
     let (Some(connected), Some(batch), Some(model)) = (&node.connected, node.batch_plan(), node.model) else {
         return;

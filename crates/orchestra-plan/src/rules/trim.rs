@@ -8,14 +8,14 @@ use crate::cx::Cx;
 use crate::diagnostics::Reported;
 use crate::kind::Draft;
 use crate::plan::{ColumnRef, Origin, Shape};
-use crate::workflow::Workflow;
+use crate::workflow::WorkflowTables;
 
 /// The version of ONNX's operators in which `Slice` takes its ends as an input.
 const SLICE_BY_INPUT: i64 = 10;
 
 /// The input of a model whose rows are trimmed, and the column that says to what. `inputs` are what the stage feeds its model, and what that takes.
 pub(crate) fn trim(
-    workflow: &Workflow,
+    workflow: &WorkflowTables,
     stage: usize,
     (inputs, takes): (&[ColumnRef], &[&TensorSpec]),
     cx: &mut Cx<'_>,
@@ -78,14 +78,14 @@ pub(crate) fn trim(
         .fail()
 }
 
-fn tensor_at(workflow: &Workflow, read: ColumnRef) -> Option<&TensorSpec> {
+fn tensor_at(workflow: &WorkflowTables, read: ColumnRef) -> Option<&TensorSpec> {
     let plan = workflow.stages[read.from.stage()?.index()].plan()?;
     plan.gives.0.get(read.column)?.ty.tensor()
 }
 
 /// The stage that made such rows and has them trimmed, where `from` is that stage or passes them on.
 fn trimmed_rows<'a>(
-    workflow: &'a Workflow,
+    workflow: &'a WorkflowTables,
     from: Origin,
     rows: &TensorSpec,
 ) -> Option<(Origin, &'a ImageSpec)> {

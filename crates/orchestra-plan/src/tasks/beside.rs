@@ -8,7 +8,7 @@ use crate::bytes::format_bytes;
 use crate::cx::Cx;
 use crate::devices::Device;
 use crate::plan::{TaskGpu, TaskPlan, TasksPlan, WorkerPlan};
-use crate::workflow::{StageNode, Workflow};
+use crate::workflow::{StageNode, WorkflowTables};
 
 /// What a command with a share of a GPU says that it needs of it; commands that have a GPU alone have it before or after the models.
 fn declared(task: &TaskPlan) -> Option<u64> {
@@ -31,7 +31,7 @@ pub(crate) fn leave_to_shares(tasks: &mut TasksPlan, done: impl FnOnce(&TasksPla
 pub(crate) fn leave_to_models(
     tasks: &mut TasksPlan,
     devices: &[Device],
-    workflow: &Workflow,
+    workflow: &WorkflowTables,
     cx: &mut Cx<'_>,
 ) {
     for gpu in &mut tasks.gpus {

@@ -8,7 +8,7 @@ use crate::nearest::suggestion;
 use crate::workflow::{RawBest, RawTask, must_have};
 
 /// Tables of tasks of which one task is the best.
-pub(crate) struct Comparison {
+pub(crate) struct TaskComparison {
     /// As placeholders call the best one: `tasks.train.best` or `best.winner`.
     pub name: String,
     /// The places of the tables.
@@ -25,12 +25,12 @@ pub(super) fn comparisons(
     raws: &[RawTask],
     several: &[RawBest],
     cx: &mut Cx<'_>,
-) -> Result<Vec<Comparison>, Reported> {
+) -> Result<Vec<TaskComparison>, Reported> {
     let own = raws.iter().enumerate().filter_map(|(table, raw)| {
         let objective = raw.measured.best.clone()?;
-        Some(Comparison { name: best_of_table(&raw.name.value), tables: vec![table], objective })
+        Some(TaskComparison { name: best_of_table(&raw.name.value), tables: vec![table], objective })
     });
-    let mut all: Vec<Comparison> = own.collect();
+    let mut all: Vec<TaskComparison> = own.collect();
     let mut is_fine = Ok(());
     for raw in several {
         match comparison(raw, raws, cx) {
@@ -41,7 +41,7 @@ pub(super) fn comparisons(
     is_fine.map(|()| all)
 }
 
-fn comparison(raw: &RawBest, raws: &[RawTask], cx: &mut Cx<'_>) -> Result<Comparison, Reported> {
+fn comparison(raw: &RawBest, raws: &[RawTask], cx: &mut Cx<'_>) -> Result<TaskComparison, Reported> {
     let mut tables = Vec::new();
     for of in &raw.of {
         let Some(table) = raws.iter().position(|task| task.name.value == of.value) else {
@@ -65,5 +65,5 @@ fn comparison(raw: &RawBest, raws: &[RawTask], cx: &mut Cx<'_>) -> Result<Compar
     }
     // In the order of the file, as of equals the first task is the best.
     tables.sort_unstable();
-    Ok(Comparison { name: format!("best.{}", raw.name.value), tables, objective })
+    Ok(TaskComparison { name: format!("best.{}", raw.name.value), tables, objective })
 }

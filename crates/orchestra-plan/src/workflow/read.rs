@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::metrics::{self, RawBest};
 use super::settings::{devices, limits, positive, telemetry};
 use super::tables::{declared, kind, tables};
-use super::{PipelineNode, RawTask, StageNode, StageProgram, Workflow, models, sinks, sources, tasks};
+use super::{PipelineNode, RawTask, StageNode, StageProgram, WorkflowTables, models, sinks, sources, tasks};
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::{Fields, Spanned};
 use crate::key::{Key, key};
@@ -19,7 +19,12 @@ const TABLES: [&str; 10] =
     ["sources", "models", "stages", "sinks", "tasks", "best", "pipelines", "devices", "limits", "telemetry"];
 
 /// `tasks` were read before: what follows may use values of them.
-pub(crate) fn read(root: &Table, tasks: Vec<RawTask>, kinds: &Kinds, diags: &mut Diagnostics) -> Workflow {
+pub(crate) fn read(
+    root: &Table,
+    tasks: Vec<RawTask>,
+    kinds: &Kinds,
+    diags: &mut Diagnostics,
+) -> WorkflowTables {
     let matrices = Matrices::read(root, diags);
     // Errors about the file as a whole point at its first line.
     let top = Span::new(0, 0..0);
@@ -44,7 +49,7 @@ pub(crate) fn read(root: &Table, tasks: Vec<RawTask>, kinds: &Kinds, diags: &mut
     for model in models.iter_mut().chain(programs) {
         model.asked.sandbox.get_or_insert(limits.sandbox);
     }
-    Workflow {
+    WorkflowTables {
         name,
         sources: tables(root, "sources", "source", diags, |name, table, diags| {
             sources::read(name, table, kinds, diags)

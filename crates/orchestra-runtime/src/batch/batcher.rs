@@ -11,7 +11,7 @@ use std::time::Duration;
 use orchestra_core::batching::{BatchPolicy, Decision};
 use orchestra_core::ledger::{Assignment, FailedRow, Ledger, Rows};
 use orchestra_core::{DeviceId, Failure, SlotId, StageId, WorkerId};
-use orchestra_worker::frames::Run;
+use orchestra_worker::frames::BatchRun;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::batch::batches_in_flight::BatchesInFlight;
@@ -285,7 +285,7 @@ impl BatcherState {
             trace_id, "batch sent"
         );
         if let (Some((orders, _)), Some(output_slot)) = (worker, output_slot) {
-            let run = Run {
+            let run = BatchRun {
                 batch: a.batch,
                 attempt: a.attempt,
                 slot: a.rows.slot,

@@ -15,8 +15,8 @@ use orchestra_core::{BatchId, DType, ErrorClass, WorkerExit};
 use orchestra_worker::BUILD;
 use orchestra_worker::arena::{RowMemory, SharedMemory, WorkerArena};
 use orchestra_worker::frames::{
-    DynamicOutput, FromWorker, PROTOCOL_VERSION, RowError, RowsWithoutOutputs, Run, RunErrorKind, RunTiming,
-    ToWorker,
+    BatchRun, DynamicOutput, FromWorker, PROTOCOL_VERSION, RowError, RowsWithoutOutputs, RunErrorKind,
+    RunTiming, ToWorker,
 };
 use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
@@ -56,9 +56,9 @@ struct Core {
     arena: Option<WorkerArena>,
     /// Batches that it runs at once.
     streams: usize,
-    running: Mutex<Vec<Run>>,
+    running: Mutex<Vec<BatchRun>>,
     /// Runs that it was sent and has not begun.
-    waiting: Mutex<VecDeque<Run>>,
+    waiting: Mutex<VecDeque<BatchRun>>,
     came: Notify,
     n_runs: AtomicU64,
     answered: Mutex<Option<BatchId>>,
@@ -292,11 +292,11 @@ impl Worker {
 }
 
 impl Core {
-    fn next_waiting(&self) -> Option<Run> {
+    fn next_waiting(&self) -> Option<BatchRun> {
         self.waiting.lock().unwrap().pop_front()
     }
 
-    async fn run(&self, voice: &Voice, run: Run) -> Doing<After> {
+    async fn run(&self, voice: &Voice, run: BatchRun) -> Doing<After> {
         let nth = self.n_runs.fetch_add(1, Ordering::Relaxed) + 1;
         self.running.lock().unwrap().push(run);
         let items = self.items(&run);
@@ -313,7 +313,7 @@ impl Core {
         Ok(after)
     }
 
-    async fn go_right(&self, voice: &Voice, run: &Run, takes: Duration) -> After {
+    async fn go_right(&self, voice: &Voice, run: &BatchRun, takes: Duration) -> After {
         tokio::time::sleep(takes).await;
         self.write(run, true);
         self.runs_no_more(run);
@@ -332,12 +332,12 @@ impl Core {
         After::Answered
     }
 
-    fn runs_no_more(&self, run: &Run) {
+    fn runs_no_more(&self, run: &BatchRun) {
         self.log.add(self.nth, Act::Answered(run.batch));
         self.running.lock().unwrap().retain(|other| other.batch != run.batch);
     }
 
-    async fn go_wrong(&self, voice: &Voice, run: &Run, fault: RunFault) -> Doing<After> {
+    async fn go_wrong(&self, voice: &Voice, run: &BatchRun, fault: RunFault) -> Doing<After> {
         let takes = self.script.run_takes;
         match fault {
             RunFault::Die(point, exit) => {
@@ -395,7 +395,7 @@ impl Core {
         pending().await
     }
 
-    async fn run_up_to(&self, point: Point, voice: &Voice, run: &Run) {
+    async fn run_up_to(&self, point: Point, voice: &Voice, run: &BatchRun) {
         let takes = self.script.run_takes;
         if point == Point::BeforeReading {
             return;
@@ -418,7 +418,7 @@ impl Core {
         }
     }
 
-    async fn fail(&self, voice: &Voice, run: &Run, kind: RunErrorKind) -> After {
+    async fn fail(&self, voice: &Voice, run: &BatchRun, kind: RunErrorKind) -> After {
         let error = format!("a fake {kind:?} error");
         self.runs_no_more(run);
         voice.say(&FromWorker::Failed { batch: run.batch, kind, error, timing: RunTiming::default() }).await;
@@ -464,19 +464,19 @@ impl Core {
         self.arena.as_ref().expect("runs come after the load")
     }
 
-    fn items(&self, run: &Run) -> Vec<u64> {
+    fn items(&self, run: &BatchRun) -> Vec<u64> {
         let RowMemory { ptr, len } = self.arena().input_rows(run.slot, 0, run.first_row, run.rows).unwrap();
         // SAFETY: the rows lie in the arena, and the parent leaves them alone until this worker has answered or is gone.
         let bytes = unsafe { std::slice::from_raw_parts(ptr, len) };
         bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]) as u64).collect()
     }
 
-    fn answers(&self, run: &Run) -> Vec<u8> {
+    fn answers(&self, run: &BatchRun) -> Vec<u8> {
         self.items(run).into_iter().flat_map(|item| answer_to(item).to_ne_bytes()).collect()
     }
 
     /// Writes the outputs of a run, right or wrong, where they have a place in the arena.
-    fn write(&self, run: &Run, right: bool) {
+    fn write(&self, run: &BatchRun, right: bool) {
         let rows = self.arena().output_rows(run.output_slot, 0, run.first_row, run.rows);
         let Ok(RowMemory { ptr, len }) = rows else { return };
         // SAFETY: the rows lie in the arena, and the parent leaves them alone until this worker has answered or is gone.
@@ -485,18 +485,18 @@ impl Core {
     }
 
     /// The output, if it has no place in the arena.
-    fn dynamic(&self, run: &Run) -> Vec<DynamicOutput> {
+    fn dynamic(&self, run: &BatchRun) -> Vec<DynamicOutput> {
         match self.arena().output_rows(run.output_slot, 0, run.first_row, run.rows) {
             Ok(_) => Vec::new(),
             Err(_) => vec![self.output(run)],
         }
     }
 
-    fn output(&self, run: &Run) -> DynamicOutput {
+    fn output(&self, run: &BatchRun) -> DynamicOutput {
         DynamicOutput { output: 0, dtype: DType::F32, shape: vec![run.rows, 1], data: self.answers(run) }
     }
 
-    fn odd_output(&self, run: &Run, odd: OutputFault) -> Vec<DynamicOutput> {
+    fn odd_output(&self, run: &BatchRun, odd: OutputFault) -> Vec<DynamicOutput> {
         let mut output = self.output(run);
         match odd {
             OutputFault::MoreRows => {

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use orchestra_core::{DeviceKind, ErrorClass, WorkerExit};
-use orchestra_worker::frames::{FromWorker, Run, ToWorker};
+use orchestra_worker::frames::{BatchRun, FromWorker, ToWorker};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
@@ -44,7 +44,7 @@ const CPU_PROVIDER: &str = "CPUExecutionProvider";
 
 /// What a worker is told by actors.
 pub enum WorkerOrder {
-    Run(Run, Option<RowValues>),
+    Run(BatchRun, Option<RowValues>),
     /// To end, which one that serves is asked for, and has a while to do.
     Retire,
     /// Kill it, for this reason.

@@ -26,7 +26,7 @@ use crate::flow::chain::{Chain, Outcome};
 use crate::flow::ticket::RequestContent;
 use crate::flow::token::Token;
 use crate::messages::RootMsg;
-use crate::root::{Orchestra, RootArgs};
+use crate::root::{RootArgs, RunRoot};
 use crate::run_end::EndReporter;
 use crate::start::AbortOnDrop;
 use orchestra_core::shapes::{RequestItem, RowScope};
@@ -151,7 +151,7 @@ impl RequestFlow {
             publish,
             done,
         };
-        let (root, over) = Actor::spawn(None, Orchestra, args).await?;
+        let (root, over) = Actor::spawn(None, RunRoot, args).await?;
         let root = AbortOnDrop(root);
         let watcher = DeviceWatcher::start(&context)?;
         let flow = Self {

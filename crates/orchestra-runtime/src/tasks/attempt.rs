@@ -11,7 +11,7 @@ use orchestra_core::locked;
 use orchestra_core::tasks::{Lease, Start, TaskEnd};
 use orchestra_plan::{TaskPlan, TasksPlan};
 use orchestra_store::{TaskEnded, TaskJournal, TaskStarted};
-use orchestra_worker::keeper::{CommandEnd, CommandOrder, Report, ToKeeper};
+use orchestra_worker::keeper::{CommandEnd, CommandOrder, KeeperReport, ToKeeper};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
@@ -221,11 +221,11 @@ impl TasksShared {
             };
             tokio::select! {
                 report = keeper.report() => match report {
-                    Some(Report::Started(_)) => deadline = plan.timeout.map(|timeout| Instant::now() + timeout),
-                    Some(Report::Metrics(metrics)) => {
+                    Some(KeeperReport::Started(_)) => deadline = plan.timeout.map(|timeout| Instant::now() + timeout),
+                    Some(KeeperReport::Metrics(metrics)) => {
                         self.context.tasks.measured(start.task, measured(plan, &metrics));
                     }
-                    Some(Report::CannotBeKilled(pid)) => tracing::error!(
+                    Some(KeeperReport::CannotBeKilled(pid)) => tracing::error!(
                         task = %plan.id, pid,
                         "a command was killed and does not end: it hangs in the kernel, and keeps what it has, such as memory of a GPU"
                     ),
@@ -247,20 +247,20 @@ impl TasksShared {
         keeper.end(report.is_some()).await;
         self.keepers.has_ended();
         // A keeper notes the end before it tells.
-        let report = report.or_else(|| read_end(plan, self.output(), started.attempt).map(Report::Ended));
+        let report =
+            report.or_else(|| read_end(plan, self.output(), started.attempt).map(KeeperReport::Ended));
         match report {
-            Some(Report::Ended(ended)) => {
+            Some(KeeperReport::Ended(ended)) => {
                 let is_told = told != Control::GoOn;
                 let end = end_of(self.plan(), plan, &ended, is_told || timed_out, started.before);
                 let is_late = timed_out && end != TaskEnd::Done && !(is_told && end == TaskEnd::Stopped);
                 (plan.timeout.filter(|_| is_late).map_or(end, TaskEnd::Timeout), Some(ended))
             }
-            Some(Report::NotStarted(_)) if told != Control::GoOn => (TaskEnd::Stopped, None),
-            Some(Report::NotStarted(why)) => (TaskEnd::NotStarted(why), None),
+            Some(KeeperReport::NotStarted(_)) if told != Control::GoOn => (TaskEnd::Stopped, None),
+            Some(KeeperReport::NotStarted(why)) => (TaskEnd::NotStarted(why), None),
             // Something outside has killed the keeper, and with it the command.
-            Some(Report::Started(_) | Report::Metrics(_) | Report::CannotBeKilled(_)) | None => {
-                (if told == Control::GoOn { TaskEnd::Signal(9) } else { TaskEnd::Stopped }, None)
-            }
+            Some(KeeperReport::Started(_) | KeeperReport::Metrics(_) | KeeperReport::CannotBeKilled(_))
+            | None => (if told == Control::GoOn { TaskEnd::Signal(9) } else { TaskEnd::Stopped }, None),
         }
     }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command as StdCommand, Stdio};
 
 use orchestra_core::WorkerExit;
-use orchestra_worker::keeper::{KEEPER, Report, ToKeeper, kill_control_group, kill_tree};
+use orchestra_worker::keeper::{KEEPER, KeeperReport, ToKeeper, kill_control_group, kill_tree};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Command;
 use tokio::task::spawn_blocking;
@@ -18,7 +18,7 @@ use crate::child::{Child, FrameSender};
 
 /// A keeper. Dropping it makes the keeper end its command.
 pub struct Keeper {
-    child: Child<Report>,
+    child: Child<KeeperReport>,
     sender: FrameSender,
     pub pid: Pid,
     /// Of its command, once that runs.
@@ -55,10 +55,10 @@ impl Keeper {
     }
 
     /// The next report; `None` when the keeper is gone, or was stopped: then it is killed with all that it has. May be dropped and called again.
-    pub async fn report(&mut self) -> Option<Report> {
+    pub async fn report(&mut self) -> Option<KeeperReport> {
         match self.child.next().await {
             Ok(report) => {
-                if let Some(Report::Started(group)) = report {
+                if let Some(KeeperReport::Started(group)) = report {
                     self.group = Pid::from_raw(group);
                 }
                 report

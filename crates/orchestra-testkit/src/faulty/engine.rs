@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use orchestra_core::SandboxMode;
 use orchestra_worker::arena::{RangeError, WorkerArena};
-use orchestra_worker::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
-use orchestra_worker::{Engine, LoadError, Loaded, RunError, Sandbox, Stream, WORKER_SOCKET_FD};
+use orchestra_worker::frames::{BatchRun, DynamicOutput, Load, RunErrorKind, RunTiming};
+use orchestra_worker::{Engine, EngineRunError, LoadError, Loaded, Sandbox, Stream, WORKER_SOCKET_FD};
 
 use super::{Fault, sleep_for_ever};
 
@@ -54,7 +54,12 @@ impl Engine for FaultyEngine {
         Ok(loaded)
     }
 
-    fn run(&mut self, run: &Run, _: &[u8], _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run(
+        &mut self,
+        run: &BatchRun,
+        _: &[u8],
+        _: &mut RunTiming,
+    ) -> Result<Vec<DynamicOutput>, EngineRunError> {
         self.shared.run(run)
     }
 
@@ -67,7 +72,12 @@ impl Engine for FaultyEngine {
 struct FaultyStream(Arc<Shared>);
 
 impl Stream for FaultyStream {
-    fn run(&mut self, run: &Run, _: &[u8], _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run(
+        &mut self,
+        run: &BatchRun,
+        _: &[u8],
+        _: &mut RunTiming,
+    ) -> Result<Vec<DynamicOutput>, EngineRunError> {
         self.0.run(run)
     }
 }
@@ -80,7 +90,7 @@ impl FaultyEngine {
 }
 
 impl Shared {
-    fn run(&self, run: &Run) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run(&self, run: &BatchRun) -> Result<Vec<DynamicOutput>, EngineRunError> {
         let n = self.runs.fetch_add(1, Ordering::Relaxed) + 1;
         if self.fault.is("slow") {
             // The time is the fault itself; it synchronises nothing.
@@ -97,7 +107,7 @@ impl Shared {
 }
 
 /// Copies inputs to outputs, by place, where their rows have the same size.
-fn copy_rows(arena: &WorkerArena, run: &Run) -> Result<(), RunError> {
+fn copy_rows(arena: &WorkerArena, run: &BatchRun) -> Result<(), EngineRunError> {
     let layout = arena.layout();
     let pairs = layout.inputs.len().min(layout.outputs.len());
     for place in 0..pairs {
@@ -114,10 +124,10 @@ fn copy_rows(arena: &WorkerArena, run: &Run) -> Result<(), RunError> {
     Ok(())
 }
 
-fn outside(error: RangeError) -> RunError {
+fn outside(error: RangeError) -> EngineRunError {
     failure(RunErrorKind::Device, &error.to_string())
 }
 
-fn failure(kind: RunErrorKind, error: &str) -> RunError {
-    RunError { kind, error: error.to_owned() }
+fn failure(kind: RunErrorKind, error: &str) -> EngineRunError {
+    EngineRunError { kind, error: error.to_owned() }
 }

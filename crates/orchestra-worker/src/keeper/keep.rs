@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process_group, set_child_subreaper, sets
 use crate::keeper::claim::claim;
 use crate::keeper::descendants::{kill_all, reap, reap_all_but};
 use crate::keeper::group::kernel_kills;
-use crate::keeper::messages::{CommandEnd, CommandOrder, Report, ToKeeper};
+use crate::keeper::messages::{CommandEnd, CommandOrder, KeeperReport, ToKeeper};
 use crate::keeper::start::{RunningCommand, start};
 
 /// How long what was killed may take to be gone: what hangs in the kernel longer cannot be waited for.
@@ -73,7 +73,7 @@ fn carry_out(mut link: KeeperLink, order: &CommandOrder) -> io::Result<()> {
     let _claim = match claim(order) {
         Ok(lock) => lock,
         Err(error) => {
-            link.tell(&Report::NotStarted(format!("`{}` cannot be locked: {error}", order.lock)));
+            link.tell(&KeeperReport::NotStarted(format!("`{}` cannot be locked: {error}", order.lock)));
             return Ok(());
         }
     };
@@ -82,7 +82,7 @@ fn carry_out(mut link: KeeperLink, order: &CommandOrder) -> io::Result<()> {
     match link.reader.read() {
         Ok(None) => return Ok(()),
         Ok(Some(_)) => {
-            link.tell(&Report::NotStarted("it was stopped before".to_owned()));
+            link.tell(&KeeperReport::NotStarted("it was stopped before".to_owned()));
             return Ok(());
         }
         Err(_) => {} // Nothing is said yet.
@@ -90,24 +90,24 @@ fn carry_out(mut link: KeeperLink, order: &CommandOrder) -> io::Result<()> {
     let command = match start(order) {
         Ok(command) => command,
         Err(why) => {
-            link.tell(&Report::NotStarted(why));
+            link.tell(&KeeperReport::NotStarted(why));
             return Ok(());
         }
     };
-    link.tell(&Report::Started(command.group.as_raw_nonzero().get()));
+    link.tell(&KeeperReport::Started(command.group.as_raw_nonzero().get()));
     let mut kept = KeptCommand::new(command, link, Duration::from_millis(order.grace_ms));
     kept.quiet = order.quiet_ms.map(Duration::from_millis);
     let ended = kept.run(order.stop_signal)?;
     // Before it is told: so the next start knows of an end that orchestra did not live to note. Where there is no room for it, that is told alone.
     drop(ended.write(&order.end));
-    kept.link.tell(&Report::Ended(ended));
+    kept.link.tell(&KeeperReport::Ended(ended));
     Ok(())
 }
 
 struct KeeperLink {
     socket: UnixStream,
     reader: FrameReader<UnixStream, ToKeeper>,
-    writer: FrameWriter<UnixStream, Report>,
+    writer: FrameWriter<UnixStream, KeeperReport>,
 }
 
 impl KeeperLink {
@@ -117,7 +117,7 @@ impl KeeperLink {
     }
 
     /// Sends a report. An error means that orchestra is gone, which `KeptCommand::listen` learns from the end of the socket.
-    fn tell(&mut self, report: &Report) {
+    fn tell(&mut self, report: &KeeperReport) {
         drop(self.socket.set_nonblocking(false));
         drop(self.writer.write(report));
         drop(self.socket.set_nonblocking(true));
@@ -187,7 +187,7 @@ impl KeptCommand {
                 self.grace + self.kill_patience,
             ),
             None => {
-                let report = Report::CannotBeKilled(self.command.group.as_raw_nonzero().get());
+                let report = KeeperReport::CannotBeKilled(self.command.group.as_raw_nonzero().get());
                 self.link.tell(&report);
                 (None, Some(libc::SIGKILL), 0, LAST_ROUNDS)
             }
@@ -309,7 +309,7 @@ impl KeptCommand {
         let Some(read) = metrics.due() else { return };
         let mut polled = [PollFd::from_borrowed_fd(self.link.socket.as_fd(), PollFlags::OUT)];
         match poll(&mut polled, Some(&Timespec::default())) {
-            Ok(1..) => self.link.tell(&Report::Metrics(read)),
+            Ok(1..) => self.link.tell(&KeeperReport::Metrics(read)),
             _ => metrics.was_not_told(),
         }
     }
@@ -405,8 +405,8 @@ mod tests {
         kept.kill_patience = Duration::ZERO;
         let ended = kept.run(libc::SIGTERM).unwrap();
         assert_eq!((ended.code, ended.signal, ended.was_stopped), (None, Some(9), true));
-        let told: Option<Report> = FrameReader::new(ours).read().unwrap();
-        assert_eq!(told, Some(Report::CannotBeKilled(group.as_raw_nonzero().get())));
+        let told: Option<KeeperReport> = FrameReader::new(ours).read().unwrap();
+        assert_eq!(told, Some(KeeperReport::CannotBeKilled(group.as_raw_nonzero().get())));
         // What was killed may take a moment to be gone.
         while reap() {
             std::thread::yield_now();

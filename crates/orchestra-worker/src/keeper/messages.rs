@@ -67,7 +67,7 @@ pub struct CommandGroup {
 }
 
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
-pub enum Report {
+pub enum KeeperReport {
     /// The command runs. The number of its process, which is that of its group.
     Started(i32),
     /// There is no such program or folder, or a limit cannot be set.
@@ -134,12 +134,12 @@ impl Frame for ToKeeper {
     const MAX_BYTES: usize = 16 << 20;
 }
 
-impl Frame for Report {
+impl Frame for KeeperReport {
     const MAX_BYTES: usize = 16 << 20;
 }
 
 impl Frame for CommandEnd {
-    const MAX_BYTES: usize = Report::MAX_BYTES;
+    const MAX_BYTES: usize = KeeperReport::MAX_BYTES;
 }
 
 #[cfg(test)]
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_message_that_is_cut_or_longer_than_it_says_is_refused() {
         let last_words = "words".to_owned();
-        let report = Report::Ended(CommandEnd {
+        let report = KeeperReport::Ended(CommandEnd {
             code: Some(3),
             milliseconds: 300,
             last_words,
@@ -158,11 +158,11 @@ mod tests {
         let mut bytes = Vec::new();
         codec::encode(&report, &mut bytes).unwrap();
         assert_eq!(bytes[..4], (bytes.len() as u32 - 4).to_le_bytes());
-        assert_eq!(codec::decode::<Report>(&bytes[4..]).unwrap(), report);
-        assert!((4..bytes.len()).all(|end| codec::decode::<Report>(&bytes[4..end]).is_err()));
-        assert!(codec::decode::<Report>(&[&bytes[4..], &[0]].concat()).is_err());
+        assert_eq!(codec::decode::<KeeperReport>(&bytes[4..]).unwrap(), report);
+        assert!((4..bytes.len()).all(|end| codec::decode::<KeeperReport>(&bytes[4..end]).is_err()));
+        assert!(codec::decode::<KeeperReport>(&[&bytes[4..], &[0]].concat()).is_err());
         // A text that claims to be longer than any message.
-        assert!(codec::decode::<Report>(&[1, 253, 255, 255, 255, 255, 255, 255, 255, 127]).is_err());
+        assert!(codec::decode::<KeeperReport>(&[1, 253, 255, 255, 255, 255, 255, 255, 255, 127]).is_err());
     }
 
     #[test]

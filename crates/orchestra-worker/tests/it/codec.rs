@@ -8,7 +8,7 @@ use orchestra_worker::codec::{
     CodecError, FrameDecoder, FrameReader, FrameWriter, MAX_CONTROL_FRAME, MAX_FRAME, MAX_FRAME_OF_WORDS,
     encode,
 };
-use orchestra_worker::frames::{DynamicOutput, FromWorker, Run, RunErrorKind, RunTiming, ToWorker};
+use orchestra_worker::frames::{BatchRun, DynamicOutput, FromWorker, RunErrorKind, RunTiming, ToWorker};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -219,7 +219,7 @@ fn a_reset_between_frames_means_gone_and_within_one_truncated() {
 
 #[test]
 fn writing_to_a_peer_that_is_gone_says_so() {
-    let run = ToWorker::Run(Run {
+    let run = ToWorker::Run(BatchRun {
         batch: BatchId(1),
         attempt: 1,
         slot: SlotId(0),

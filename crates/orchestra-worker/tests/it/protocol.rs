@@ -12,10 +12,12 @@ use orchestra_core::{
 use orchestra_worker::arena::{Arena, SharedMemory, WorkerArena};
 use orchestra_worker::codec::{FrameReader, FrameWriter, MAX_FRAME};
 use orchestra_worker::exit_codes::{EXIT_DEVICE, EXIT_LOAD_FAILED, EXIT_PROTOCOL};
-use orchestra_worker::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker};
+use orchestra_worker::frames::{
+    BatchRun, DynamicOutput, FromWorker, Load, RunErrorKind, RunTiming, ToWorker,
+};
 use orchestra_worker::output_region::OutputRegion;
 use orchestra_worker::serve::serve;
-use orchestra_worker::{Engine, LoadError, Loaded, RunError, Sandbox, Stream};
+use orchestra_worker::{Engine, EngineRunError, LoadError, Loaded, Sandbox, Stream};
 
 /// Does with batch `n` what its number says.
 /// A tensor with one fixed row dimension.
@@ -23,9 +25,9 @@ fn flat(name: &str, dtype: DType, n: usize) -> TensorSpec {
     TensorSpec { name: name.into(), dtype, row: vec![Dim::Fixed(n)], batch: Dim::Dynamic }
 }
 
-fn run_of(batch: u64, slot: u32, first_row: usize, rows: usize) -> Run {
+fn run_of(batch: u64, slot: u32, first_row: usize, rows: usize) -> BatchRun {
     let (slot, output_slot) = (SlotId(slot), OutputSlotId(slot));
-    Run { batch: BatchId(batch), attempt: 1, slot, output_slot, first_row, rows }
+    BatchRun { batch: BatchId(batch), attempt: 1, slot, output_slot, first_row, rows }
 }
 
 struct Fake {
@@ -53,7 +55,12 @@ impl Engine for Fake {
         self.load.clone()
     }
 
-    fn run(&mut self, run: &Run, _: &[u8], timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run(
+        &mut self,
+        run: &BatchRun,
+        _: &[u8],
+        timing: &mut RunTiming,
+    ) -> Result<Vec<DynamicOutput>, EngineRunError> {
         as_told(run, timing)
     }
 
@@ -64,7 +71,12 @@ impl Engine for Fake {
 }
 
 impl Stream for FakeStream {
-    fn run(&mut self, run: &Run, _: &[u8], timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run(
+        &mut self,
+        run: &BatchRun,
+        _: &[u8],
+        timing: &mut RunTiming,
+    ) -> Result<Vec<DynamicOutput>, EngineRunError> {
         if run.batch.0 >= MEET {
             self.0.wait();
         }
@@ -72,9 +84,9 @@ impl Stream for FakeStream {
     }
 }
 
-fn as_told(run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+fn as_told(run: &BatchRun, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, EngineRunError> {
     timing.run_ns = 77;
-    let fail = |kind| Err(RunError { kind, error: "as told".to_owned() });
+    let fail = |kind| Err(EngineRunError { kind, error: "as told".to_owned() });
     match run.batch.0 {
         MODEL => fail(RunErrorKind::Model),
         DEVICE => fail(RunErrorKind::Device),

@@ -27,7 +27,7 @@ use crate::sources::reading::zip_members::{
 #[derive(Debug, Clone, Encode, Decode)]
 pub struct TensorItems {
     pub is_npz: bool,
-    /// Tensors, as items have them: those of the file, then one for each of `beside`.
+    /// TensorFiles, as items have them: those of the file, then one for each of `beside`.
     pub fields: Vec<Field>,
     /// Files that have more columns, as they are written.
     pub beside: Vec<String>,

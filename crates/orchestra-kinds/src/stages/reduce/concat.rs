@@ -26,7 +26,7 @@ pub struct Joining {
     pub stage: String,
     /// A column is the last of a row.
     pub by: By,
-    /// Tensors lie along a new first dimension, and the names of their items are one more column.
+    /// TensorFiles lie along a new first dimension, and the names of their items are one more column.
     pub stacks: bool,
 }
 
@@ -66,7 +66,7 @@ impl InOrder for Concat {
     }
 }
 
-/// Tensors of rows with one key, one behind the other along their first dimension or a new one. Their data is in memory, at most [`LARGEST_TENSOR`]
+/// TensorFiles of rows with one key, one behind the other along their first dimension or a new one. Their data is in memory, at most [`LARGEST_TENSOR`]
 /// of a column over all keys.
 #[derive(Default)]
 struct JoinedGroups {

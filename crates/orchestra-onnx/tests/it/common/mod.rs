@@ -15,9 +15,9 @@ use orchestra_testkit::models;
 use orchestra_testkit::onnx::ModelBuilder;
 use orchestra_testkit::worker_client::WorkerClient;
 use orchestra_worker::arena::{Arena, SharedMemory, WorkerArena};
-use orchestra_worker::frames::{DynamicOutput, FromWorker, Load, Run, RunTiming, ToWorker};
+use orchestra_worker::frames::{BatchRun, DynamicOutput, FromWorker, Load, RunTiming, ToWorker};
 use orchestra_worker::output_region::OutputRegion;
-use orchestra_worker::{Engine, LoadError, Loaded, RunError};
+use orchestra_worker::{Engine, EngineRunError, LoadError, Loaded};
 
 /// ONNX Runtime's library, fetched once per user where the machine has none.
 pub fn library() -> PathBuf {
@@ -164,9 +164,9 @@ impl Process {
     }
 }
 
-pub fn run_of(batch: u64, slot: u32, first_row: usize, rows: usize) -> Run {
+pub fn run_of(batch: u64, slot: u32, first_row: usize, rows: usize) -> BatchRun {
     let (slot, output_slot) = (SlotId(slot), OutputSlotId(slot));
-    Run { batch: BatchId(batch), attempt: 1, slot, output_slot, first_row, rows }
+    BatchRun { batch: BatchId(batch), attempt: 1, slot, output_slot, first_row, rows }
 }
 
 pub fn run(
@@ -174,7 +174,7 @@ pub fn run(
     slot: u32,
     first: usize,
     rows: usize,
-) -> Result<Vec<DynamicOutput>, RunError> {
+) -> Result<Vec<DynamicOutput>, EngineRunError> {
     engine.run(&run_of(1, slot, first, rows), &[], &mut RunTiming::default())
 }
 

@@ -3,7 +3,8 @@
 use orchestra_core::batch_layout::{BatchLayout, TensorSpan};
 use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, OutputSlotId, SlotId, TensorSpec};
 use orchestra_worker::frames::{
-    DynamicOutput, FromWorker, Load, RowError, RowsWithoutOutputs, Run, RunErrorKind, RunTiming, ToWorker,
+    BatchRun, DynamicOutput, FromWorker, Load, RowError, RowsWithoutOutputs, RunErrorKind, RunTiming,
+    ToWorker,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -66,10 +67,10 @@ fn load() -> impl Strategy<Value = Load> {
         })
 }
 
-fn run() -> impl Strategy<Value = Run> {
+fn run() -> impl Strategy<Value = BatchRun> {
     let place = (any::<u32>(), any::<u32>(), any::<usize>(), any::<usize>());
     (any::<u64>(), any::<u32>(), place).prop_map(|(batch, attempt, (slot, output_slot, first_row, rows))| {
-        Run {
+        BatchRun {
             batch: BatchId(batch),
             attempt,
             slot: SlotId(slot),

@@ -34,7 +34,7 @@ enum Of {
     Column(usize),
     /// One number.
     Expression(Expression),
-    /// Tensors of one shape, along a new first dimension.
+    /// TensorFiles of one shape, along a new first dimension.
     List(Vec<TensorExpression>),
     Cast(Box<TensorExpression>),
 }
