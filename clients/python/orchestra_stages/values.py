@@ -7,7 +7,7 @@ from typing import Any, Dict, List
 import numpy as np
 
 from .declare import DTYPES
-from .wire import Reader, ints, text
+from .wire import Reader, Row, ints, text
 
 # Kinds of a value in `RunWithValues`.
 _TENSOR, _LABELS, _TEXT, _BYTES, _LIST = 0, 1, 2, 3, 4
@@ -61,7 +61,7 @@ class ValueReader(Reader):
     def _row(self, columns: List[Dict[str, Any]]) -> Dict[str, Any]:
         columns = columns[: self.integer()]
         row = zip(columns, self.values([column["ty"] for column in columns]))
-        return {column["name"]: value for column, value in row if column["ty"] != "placement"}
+        return Row({column["name"]: value for column, value in row if column["ty"] != "placement"})
 
 
 def done_outputs(index: int, array: np.ndarray) -> List[bytes]:

@@ -40,6 +40,13 @@ def text(content: Union[str, bytes]) -> bytes:
     return ints(len(data)) + data
 
 
+class Row(Dict[str, Any]):
+    """The columns of a part or of a record, by their names."""
+
+    def __missing__(self, key: str) -> Any:
+        raise KeyError(f"there is no column {key!r}; the row has {', '.join(map(repr, self))}")
+
+
 class Reader:
     """Reads a frame from its start on. Raises `IndexError` or `struct.error` behind its end."""
 

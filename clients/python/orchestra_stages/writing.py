@@ -16,7 +16,7 @@ from .declare import SHORT_NAMES
 from .describe import answer
 from .errors import words
 from .sinks import SinkDeclaration, sinks
-from .wire import Reader, ints, text
+from .wire import Reader, Row, ints, text
 from .worker import Connection
 
 # Frames from the parent.
@@ -79,7 +79,7 @@ def rows_of(content: bytes, columns: List[Dict[str, Any]]) -> List[Dict[str, Any
 def _row(said: Dict[str, Any], columns: List[Dict[str, Any]]) -> Dict[str, Any]:
     values = zip(columns, said["values"])
     row = {"item": said["item"], "index": said["index"], "source": said["source"]}
-    return {**row, **{column["name"]: value(said, column["ty"]) for column, said in values}}
+    return Row({**row, **{column["name"]: value(said, column["ty"]) for column, said in values}})
 
 
 def value(said: Any, ty: Any) -> Any:
@@ -104,7 +104,7 @@ def value(said: Any, ty: Any) -> Any:
 
 
 def _of_list(row: Any, columns: List[Dict[str, Any]]) -> Dict[str, Any]:
-    return {column["name"]: value(said, column["ty"]) for column, said in zip(columns, row)}
+    return Row({column["name"]: value(said, column["ty"]) for column, said in zip(columns, row)})
 
 
 def _number(said: Any) -> Any:

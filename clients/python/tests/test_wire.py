@@ -7,7 +7,7 @@ import parent
 
 from orchestra_stages.declare import DTYPES, Column
 from orchestra_stages.values import ValueReader, done_outputs, packed
-from orchestra_stages.wire import Load, NoSense, Reader, Run, ints, text
+from orchestra_stages.wire import Load, NoSense, Reader, Row, Run, ints, text
 
 
 class Integers(unittest.TestCase):
@@ -33,6 +33,12 @@ class Integers(unittest.TestCase):
         self.assertEqual(text("x" * 251)[:3], b"\xfb\xfb\x00")
         self.assertEqual(text("\ud800"), b"\x01?")  # Of a message of an error, say.
         self.assertEqual(Reader(b"\x02\xc3\xa4").text(), "ä")
+
+
+class Rows(unittest.TestCase):
+    def test_a_column_that_is_not_there_is_told_with_those_that_are(self):
+        with self.assertRaisesRegex(KeyError, "no column 'at'; the row has 'p.at', 'word'"):
+            Row({"p.at": 1, "word": "a"})["at"]
 
 
 class Frames(unittest.TestCase):

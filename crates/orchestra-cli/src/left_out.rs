@@ -21,15 +21,19 @@ pub fn warning(report: &LeftOutCount) -> String {
             )
         }
         LeftOut::BoxesOutside => {
-            let boxes = counted(*count, "box lies", "boxes lie");
+            let boxes = counted(*count, "box lies outside of the picture and is", "boxes lie outside of the picture and are");
             format!(
-                "stage `{by}`: {boxes} outside of the picture and are left out; `units` of a crop, and `boxes` of a detector, say whether they are in pixels or relative (0 to 1)"
+                "stage `{by}`: {boxes} left out; `units` of a crop, and `boxes` of a detector, say whether they are in pixels or relative (0 to 1)"
             )
         }
         LeftOut::BoxesWithoutArea => {
-            let boxes = counted(*count, "box is turned round or has", "boxes are turned round or have");
+            let boxes = counted(
+                *count,
+                "box is turned round or has no area, and is",
+                "boxes are turned round or have no area, and are",
+            );
             format!(
-                "stage `{by}`: {boxes} no area and are left out; `corners` of a crop, and `layout` of a detector, say what the numbers of a box are"
+                "stage `{by}`: {boxes} left out; `corners` of a crop, and `layout` of a detector, say what the numbers of a box are"
             )
         }
     };

@@ -10,7 +10,7 @@ use crate::bytes::format_bytes;
 use crate::iteration;
 use crate::plan::{
     BatchPlan, ColumnRef, DeviceMemory, DevicePlan, FoldPlan, KnownItems, MaxFailed, Origin, PipelinePlan,
-    Plan, Shape, SourcePlan, StagePlan, TasksPlan,
+    Plan, Shape, SourcePlan, StagePlan, TasksPlan, WorkerPlan,
 };
 use crate::worker_placement::plural;
 
@@ -334,23 +334,7 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
         writeln!(out, "    smaller batches are padded to {size}")?;
     }
     write_tuning(out, &model.tuning)?;
-    let workers = batch.workers.iter().map(|w| {
-        let device = &plan.devices[w.device.index()].spec.name;
-        let (workers, threads) = (plural(w.count, "worker"), plural(w.threads, "thread"));
-        let streams = match batch.streams {
-            1 => String::new(),
-            n => format!(", with {n} batches at once in each"),
-        };
-        let growth = w.growth.map_or(String::new(), |growth| {
-            let when = match plan.devices[w.device.index()].cores {
-                0 => "once it is known that they fit",
-                _ => "where it has work and cores are idle",
-            };
-            format!(" at first, up to {} {when}", growth.most)
-        });
-        format!("    {device}: {workers} of {threads}{streams}{growth}")
-    });
-    write_merged(out, plan, workers)?;
+    write_merged(out, plan, batch.workers.iter().map(|workers| on_device(plan, workers, batch.streams)))?;
     let layout = &batch.layout;
     writeln!(
         out,
@@ -359,6 +343,24 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
         plural(layout.slot_rows, "row"),
         format_bytes(layout.total_bytes() as u64)
     )
+}
+
+/// The workers of a stage on a device.
+fn on_device(plan: &Plan, workers: &WorkerPlan, streams: usize) -> String {
+    let device = &plan.devices[workers.device.index()];
+    let streams = match streams {
+        1 => String::new(),
+        n => format!(", with {n} batches at once in each"),
+    };
+    let growth = workers.growth.map_or(String::new(), |growth| {
+        let when = match device.cores {
+            0 => "once it is known that they fit",
+            _ => "where it has work and cores are idle",
+        };
+        format!(" at first, up to {} {when}", growth.most)
+    });
+    let (count, threads) = (plural(workers.count, "worker"), plural(workers.threads, "thread"));
+    format!("    {}: {count} of {threads}{streams}{growth}", device.spec.name)
 }
 
 fn write_tuning(out: &mut String, tuning: &SessionTuning) -> fmt::Result {
