@@ -21,7 +21,11 @@ pub fn warning(report: &LeftOutCount) -> String {
             )
         }
         LeftOut::BoxesOutside => {
-            let boxes = counted(*count, "box lies outside of the picture and is", "boxes lie outside of the picture and are");
+            let boxes = counted(
+                *count,
+                "box lies outside of the picture and is",
+                "boxes lie outside of the picture and are",
+            );
             format!(
                 "stage `{by}`: {boxes} left out; `units` of a crop, and `boxes` of a detector, say whether they are in pixels or relative (0 to 1)"
             )

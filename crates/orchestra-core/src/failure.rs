@@ -73,7 +73,8 @@ pub fn cut_words(words: &mut String) {
 }
 
 /// Why a value cannot be made of an item.
-#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode, thiserror::Error)]
+#[error("{error}")]
 pub struct ItemError {
     pub kind: FailureKind,
     /// What exactly, as a lowercase fragment.

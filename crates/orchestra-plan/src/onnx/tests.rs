@@ -90,6 +90,37 @@ fn metadata_is_read_and_what_is_none_or_too_much_is_left_out() {
     assert_eq!(found, [("a", "1\n2"), ("b", "")]);
 }
 
+/// Numbers are fixed dimensions, `?` is one without a name, anything else is a name.
+#[test]
+fn items_lie_along_the_first_axis_unless_inputs_share_another_that_can_only_be_theirs() {
+    for (inputs, expected) in [
+        (&["? 3 height width"][..], &[0][..]),
+        (&["n 3 height width"], &[0]),
+        (&["2 n"], &[0]),
+        (&["batch ids", "batch_size ids"], &[0, 0]),
+        (&["? ids", "? ids"], &[0, 0]),
+        (&["batch ids", "batch ids"], &[0, 0]),
+        (&["batch frames", "2 batch 128"], &[0, 1]),
+        (&["? 576", "2 ? 128"], &[0, 1]),
+        (&["steps batch 40", "2 batch 128"], &[1, 1]),
+        (&["steps batch 40", "batch"], &[1, 0]),
+    ] {
+        let infos: Vec<ValueInfoProto> = inputs
+            .iter()
+            .map(|dims| {
+                let dim = |dim: &str| match dim.parse() {
+                    Ok(n) => DimensionProto { dim_value: Some(n), dim_param: None },
+                    Err(_) if dim == "?" => DimensionProto { dim_value: None, dim_param: None },
+                    Err(_) => DimensionProto::named(dim),
+                };
+                ValueInfoProto::tensor("x", 1, Some(dims.split(' ').map(dim).collect()))
+            })
+            .collect();
+        let infos: Vec<&ValueInfoProto> = infos.iter().collect();
+        assert_eq!(batch_axes(&infos.iter().collect::<Vec<_>>()), expected, "{inputs:?}");
+    }
+}
+
 #[test]
 fn a_fixed_batch_is_seen() {
     let file =
@@ -111,7 +142,8 @@ fn what_cannot_be_fed_is_named() {
     let many = with_input(value("x", 8, Some(&[OPEN, 5000])));
     assert!(many.contains("its input `x` is text[batch, 5000]; at most 4096 texts"), "{many}");
     assert!(with_input(value("x", 1, None)).contains("input `x` has no shape"));
-    assert!(with_input(value("x", 1, Some(&[]))).contains("input `x` is a single value"));
+    let single = with_input(value("x", 1, Some(&[])));
+    assert_eq!(single, "the model has no input but single values, and so no items");
     let no_tensor = ValueInfoProto { name: "x".into(), kind: None }.encode_to_vec();
     assert!(with_input(no_tensor).contains("sequence, map or optional"));
     assert_eq!(read(&model(&[field(12, &good)])).unwrap_err(), "the model has no input");

@@ -91,8 +91,9 @@ const PLACES: &str = "\
     runtime/src/start 1 (the start waits for it); runtime/src/tasks/actor 4 owner of commands, attempt; runtime/src/tasks/attempt 2 attempt; \
     runtime/src/tasks/command_watch 1 look at the commands; runtime/src/tasks/keeper_link 1 (the attempt waits for it); store/src/catalog 1 lister; \
     telemetry/src/metrics/server 2 (it answers who looks); telemetry/src/traces/export 1 (its caller waits for it); \
-    telemetry/src/traces/recorder 1 (nothing but spans is lost); orchestra/src/flow 2 (the start waits for it); \
-    orchestra/src/lib 1 (the start waits for it); orchestra/src/program 2 (its caller joins them); orchestra/src/serve 1 (the start waits for it)";
+    telemetry/src/traces/recorder 1 (nothing but spans is lost); launch/src/lib 1 (the start waits for it); \
+    launch/src/program 2 (its caller joins them); orchestra/src/actor 2 (its supervisor is told); orchestra/src/environment 1 (the start waits for it); \
+    orchestra/src/run 1 (who waits for the run is told)";
 
 /// Throws the panics of one case. Clones throw the same ones.
 #[derive(Debug, Clone, Default)]
