@@ -36,7 +36,10 @@ pub struct ModelBuilder {
 
 impl ModelBuilder {
     pub(crate) fn new(orchestra: Orchestra, file: PathBuf) -> Self {
-        Self { orchestra, file, shapes: Vec::new(), set: Vec::new(), devices: None, queue: QUEUE }
+        let model =
+            Self { orchestra, file, shapes: Vec::new(), set: Vec::new(), devices: None, queue: QUEUE };
+        // What waits meanwhile shares the next batch.
+        model.max_delay(Duration::ZERO)
     }
 
     /// The shape of a row of this input, where the model file leaves a dimension beside the batch open.
@@ -55,7 +58,7 @@ impl ModelBuilder {
         self.set("stages.model.batch.max", rows)
     }
 
-    /// How long the first row of a batch waits for others.
+    /// How long the first row of a batch waits for others where a worker is free; not at all where nothing is said.
     pub fn max_delay(self, delay: Duration) -> Self {
         self.set("stages.model.batch.wait", format!("{}us", delay.as_micros()))
     }
