@@ -117,7 +117,7 @@ fn items_lie_along_the_first_axis_unless_inputs_share_another_that_can_only_be_t
             })
             .collect();
         let infos: Vec<&ValueInfoProto> = infos.iter().collect();
-        assert_eq!(batch_axes(&infos.iter().collect::<Vec<_>>()), expected, "{inputs:?}");
+        assert_eq!(batch_axes::batch_axes(&infos.iter().collect::<Vec<_>>()), expected, "{inputs:?}");
     }
 }
 
