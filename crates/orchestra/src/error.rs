@@ -138,11 +138,11 @@ pub enum RequestError {
 pub struct ItemFailure {
     /// Which row of the request, from 0.
     pub row: usize,
-    /// Where.
+    /// The stage at which it ended.
     pub stage: String,
     /// Of what kind, as `failures.jsonl` calls it: `decode`, `model`, `crash`, ..
     pub kind: &'static str,
-    /// Why.
+    /// What is wrong with it, in words.
     pub error: String,
     /// How often it was tried there.
     pub attempts: u32,

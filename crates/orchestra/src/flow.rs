@@ -16,7 +16,7 @@ use orchestra_runtime::{ReplyRecord, Request, RequestContent, RequestFlow, Reque
 use crate::environment::{Orchestra, blocking};
 use crate::error::{RequestError, StartError};
 use crate::run::Status;
-use crate::served::{Answers, FlowTree, Served, Terms, request_settings};
+use crate::served::{Answers, FlowTree, Served, Terms, request_settings, served_methods};
 use crate::workflow::Workflow;
 
 /// Requests that may be without an answer, where nothing is said.
@@ -278,38 +278,5 @@ impl Flow {
         ProcessRequest { flow: self, item, terms: Terms::default() }
     }
 
-    /// Waits until it takes requests. While one of its parts is started anew, requests wait.
-    ///
-    /// # Errors
-    /// [`RequestError::Closed`].
-    pub async fn ready(&self) -> Result<(), RequestError> {
-        self.0.ready().await
-    }
-
-    /// How many requests have ended, and how.
-    #[must_use]
-    pub fn status(&self) -> Status {
-        self.0.status()
-    }
-
-    /// Reads and starts the workflow anew, with what its models and scripts are now, and lets it take all requests from then on. What runs now ends with its
-    /// last request; so there are two of it for a while. Returns when it has ended.
-    ///
-    /// # Errors
-    /// The new one does not start. Then the old one goes on.
-    pub async fn reload(&self) -> Result<(), StartError> {
-        self.0.reload().await
-    }
-
-    /// Takes no more requests, answers those that it has, and ends its processes.
-    pub async fn drain(&self) {
-        self.0.drain().await;
-    }
-
-    /// For tests of orchestra.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn tree(&self) -> FlowTree {
-        FlowTree(self.0.current())
-    }
+    served_methods!();
 }

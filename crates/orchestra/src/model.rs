@@ -18,7 +18,7 @@ use crate::environment::{Orchestra, blocking};
 use crate::error::{RequestError, StartError};
 use crate::flow::{QUEUE, start_flow};
 use crate::run::Status;
-use crate::served::{Answers, FlowTree, Served, Terms, request_settings};
+use crate::served::{Answers, FlowTree, Served, Terms, request_settings, served_methods};
 use crate::tensor::{Tensor, Tensors};
 use crate::workflow::{SettingValue, Workflow};
 
@@ -218,40 +218,7 @@ impl Model {
         self.0.current().outputs.clone()
     }
 
-    /// Waits until it takes requests. While its workers are started anew, requests wait.
-    ///
-    /// # Errors
-    /// [`RequestError::Closed`].
-    pub async fn ready(&self) -> Result<(), RequestError> {
-        self.0.ready().await
-    }
-
-    /// How many rows have ended, and how.
-    #[must_use]
-    pub fn status(&self) -> Status {
-        self.0.status()
-    }
-
-    /// Reads the model file again, starts new workers, and lets them take all requests from then on. The old ones end with their last request; so there are both
-    /// for a while. Returns when they have ended.
-    ///
-    /// # Errors
-    /// The new ones do not start. Then the old ones go on.
-    pub async fn reload(&self) -> Result<(), StartError> {
-        self.0.reload().await
-    }
-
-    /// Takes no more requests, answers those that it has, and ends its workers.
-    pub async fn drain(&self) {
-        self.0.drain().await;
-    }
-
-    /// For tests of orchestra.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn tree(&self) -> FlowTree {
-        FlowTree(self.0.current())
-    }
+    served_methods!();
 }
 
 impl ServedModel {

@@ -155,3 +155,44 @@ macro_rules! request_settings {
     };
 }
 pub(crate) use request_settings;
+
+/// What a model and a flow have alike: the state of what they serve.
+macro_rules! served_methods {
+    () => {
+        /// Waits until it takes requests. While a part of it is started anew, requests wait.
+        ///
+        /// # Errors
+        /// [`RequestError::Closed`].
+        pub async fn ready(&self) -> Result<(), RequestError> {
+            self.0.ready().await
+        }
+
+        /// How many of its items have ended, and how: requests of a flow, rows of a model.
+        #[must_use]
+        pub fn status(&self) -> Status {
+            self.0.status()
+        }
+
+        /// Reads its file again and starts it anew beside the one in use. The new one takes all requests from then on, and the old one ends with its last
+        /// request. Returns when that has ended.
+        ///
+        /// # Errors
+        /// The new one does not start. Then the old one goes on.
+        pub async fn reload(&self) -> Result<(), StartError> {
+            self.0.reload().await
+        }
+
+        /// Takes no more requests, answers those that it has, and ends its processes.
+        pub async fn drain(&self) {
+            self.0.drain().await;
+        }
+
+        /// For tests of orchestra.
+        #[doc(hidden)]
+        #[must_use]
+        pub fn tree(&self) -> FlowTree {
+            FlowTree(self.0.current())
+        }
+    };
+}
+pub(crate) use served_methods;

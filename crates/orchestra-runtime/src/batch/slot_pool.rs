@@ -47,7 +47,7 @@ pub struct SlotPool {
     /// What the rows of the open slot are trimmed to, in a pool of such rows. Locked while one is claimed: no slot is opened with another size meanwhile.
     open_size: Mutex<TrimmedSize>,
     /// In such a pool, slots of other sizes that have room: they are opened again for the next row of their size. Locked while one is taken aside or back, so
-    /// that none is missed by who looks for the oldest.
+    /// that a look for the oldest slot misses none.
     aside: Mutex<Vec<(TrimmedSize, Closed)>>,
     /// Filled slots that the batcher has not taken, in the order in which they were filled.
     filled: Mutex<VecDeque<Filled>>,
