@@ -17,7 +17,6 @@ use crate::part_kills::kill_at;
 use crate::store::Store;
 use Moment::{Committing, Ending, MidBatch, Reading};
 use judge::assert_exact;
-use orchestra_machine::processes::Process;
 use orchestra_testkit::gate::Gate;
 use orchestra_testkit::leaks::Holdings;
 use orchestra_testkit::size::{scaled, storm};
@@ -134,13 +133,13 @@ impl Struck {
         run.until("a batch stands at the gate", || self.gate.n_waiting() > before)
     }
 
-    /// Kills so many of these, at least one unless the run has come to its end. How many.
+    /// Kills so many workers, at least one unless the run has come to its end. How many.
     #[track_caller]
-    fn kill(&self, run: &mut Run, moment: Moment, of: fn(u32) -> Vec<Process>, most: usize) -> usize {
+    fn kill_workers(&self, run: &mut Run, moment: Moment, most: usize) -> usize {
         let (pid, mut killed) = (run.pid(), 0);
-        let hit = run.until("there is one to kill", || {
-            killed =
-                of(pid).iter().take(most).filter(|process| strike(pid, process.pid, Fault::Kill)).count();
+        let hit = run.until("there is a worker to kill", || {
+            let workers = workers_of(pid).into_iter().take(most);
+            killed = workers.filter(|worker| strike(pid, worker.pid, Fault::Kill)).count();
             killed > 0
         });
         // At the end, what seemed to stand may have been killed with the stop before.
@@ -153,10 +152,27 @@ impl Struck {
         killed
     }
 
+    /// Kills a loader, and gives how many workers died for that: a loader that died before is missed, and replaced, when all that it had read is
+    /// used up, so what stands is let through until then.
+    fn kill_loader(&self, run: &mut Run, moment: Moment) -> usize {
+        let (pid, mut killed) = (run.pid(), 0);
+        let strikes = || loaders_of(pid).iter().any(|loader| strike(pid, loader.pid, Fault::Kill));
+        let mut is_hit = strikes();
+        while !is_hit {
+            let stood = self.gate.n_waiting();
+            killed += self.kill_and_let_through(run, moment, 8 * BATCH);
+            run.must_reach("there is a loader to kill", || {
+                is_hit = strikes();
+                is_hit || self.gate.n_waiting() > stood
+            });
+        }
+        killed
+    }
+
     /// Lets so many more rows through, and kills the workers, some of which stand at the gate: others do their batches again. How many.
     fn kill_and_let_through(&self, run: &mut Run, moment: Moment, rows: u64) -> usize {
         self.gate.raise_to((self.gate.n_rows() + rows) as usize).unwrap();
-        self.kill(run, moment, workers_of, usize::MAX)
+        self.kill_workers(run, moment, usize::MAX)
     }
 }
 
@@ -172,7 +188,7 @@ fn workers_and_loaders_die(shape: &'static Shape) {
     let mut run = struck.start(&[], &[]);
     // Whatever plans the run asks a script in Python in a process that looks like a worker.
     run.must_reach("items are listed", || struck.list().exists());
-    let mut killed = struck.kill(&mut run, Reading, workers_of, 1);
+    let mut killed = struck.kill_workers(&mut run, Reading, 1);
     let (some, mut stood) = (struck.items * shape.rows / 6, 0);
     let mut open_at_first = None;
     for moment in [Reading, MidBatch] {
@@ -180,7 +196,7 @@ fn workers_and_loaders_die(shape: &'static Shape) {
         assert!(struck.stands(&mut run, stood), "{}", run.said());
         open_at_first.get_or_insert_with(|| Holdings::of(run.pid()).open_files());
         if is_killed(moment) {
-            struck.kill(&mut run, moment, loaders_of, 1);
+            killed += struck.kill_loader(&mut run, moment);
         }
         stood = gate.n_waiting();
         killed += struck.kill_and_let_through(&mut run, MidBatch, some);
@@ -193,9 +209,9 @@ fn workers_and_loaders_die(shape: &'static Shape) {
         let comes = || place.n_results() >= enough || gate.n_waiting() > stood;
         run.must_reach("more results", comes);
         if n == 1 && is_killed(Committing) {
-            struck.kill(&mut run, Committing, loaders_of, 1);
+            killed += struck.kill_loader(&mut run, Committing);
         }
-        killed += struck.kill(&mut run, Committing, workers_of, 1);
+        killed += struck.kill_workers(&mut run, Committing, 1);
         if gate.n_waiting() > stood {
             break;
         }
