@@ -8,8 +8,8 @@ use orchestra_core::BatchId;
 
 use super::account::Outcome;
 use crate::trace::{
-    BatchEnd, BatchNumber, BatchTrace, DeviceStep, DeviceTrace, DoneRows, FollowUp, RunBegan, RunTracer,
-    Tracer, WorkerStep, WorkerTrace,
+    BatchEnd, BatchNumber, BatchTrace, DeviceStep, DeviceTrace, DoneRows, EndedItems, FollowUp, ItemTrace,
+    RunBegan, RunTracer, Tracer, WorkerStep, WorkerTrace,
 };
 
 /// What one run told. Its clones are the same.
@@ -20,6 +20,7 @@ pub struct TelemetryRecorder(Arc<Notes>);
 struct Notes {
     numbers: AtomicU64,
     batches: Mutex<Vec<Arc<BatchTrace>>>,
+    items: Mutex<Vec<ItemTrace>>,
     workers: Mutex<Vec<WorkerTrace>>,
     devices: Mutex<Vec<DeviceTrace>>,
 }
@@ -39,6 +40,11 @@ impl RunTracer for Notes {
         self.batches.lock().unwrap().push(batch);
     }
 
+    fn items_ended(&self, ended: &[EndedItems]) {
+        let items = ended.iter().flat_map(EndedItems::items).map(|item| item.trace());
+        self.items.lock().unwrap().extend(items);
+    }
+
     fn worker(&self, step: WorkerTrace) {
         self.workers.lock().unwrap().push(step);
     }
@@ -52,6 +58,11 @@ impl TelemetryRecorder {
     /// The batches, in the order in which they ended.
     pub fn batches(&self) -> Vec<Arc<BatchTrace>> {
         self.0.batches.lock().unwrap().clone()
+    }
+
+    /// Items that have ended, in that order.
+    pub fn items(&self) -> Vec<ItemTrace> {
+        self.0.items.lock().unwrap().clone()
     }
 
     /// What was told of devices, in order.

@@ -9,6 +9,7 @@ use orchestra_core::data::OwnedValue;
 use orchestra_core::row_bytes::StoredValue;
 use orchestra_core::{DType, ErrorClass, FailureKind};
 use orchestra_kinds::read_reply;
+use orchestra_worker::frames::RunErrorKind;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -17,6 +18,7 @@ use super::fake_process::{FakeEngine, Launch, options_with};
 use super::fake_worker::answer_to;
 use super::log::Log;
 use super::panics::{BUG, Throws};
+use super::recorder::TelemetryRecorder;
 use super::script::*;
 use super::stage::Stage;
 use crate::context::RunOptions;
@@ -24,6 +26,7 @@ use crate::flow::ticket::RequestContent;
 use crate::requests::{
     ProcessError, ReplyRecord, Request, RequestFlow, RequestFlowOptions, RequestTerms, StartFlowError,
 };
+use crate::trace::{BatchEnd, ItemEnd};
 
 async fn start(
     stage: &Stage,
@@ -260,6 +263,27 @@ async fn requests_of_a_pipeline_that_falls_over_are_asked_again_and_of_one_that_
         all_is_home(&flow);
         flow.close().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_request_that_has_ended_is_told_to_the_tracer_once_with_its_batches() {
+    let (log, told) = (Log::start(), TelemetryRecorder::default());
+    let plan = plan_of_requests(&Stage::of(0));
+    let refuses = |_: Launch| Script::poisoned([7], RunFault::Fails(RunErrorKind::Model));
+    let options = options_with(&plan, FakeEngine::new(log, refuses));
+    let run = RunOptions { trace: Some(Arc::new(told.clone())), ..options };
+    let flow = RequestFlow::start(plan, RequestFlowOptions { run, most_requests: 1024 }).await.unwrap();
+    let answers = join_all((0..20).map(|item| ask(&flow, item))).await;
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 19);
+    let mut items = told.items();
+    items.sort_by_key(|item| item.name.parse::<u64>().unwrap());
+    for (index, item) in (0..).zip(&items) {
+        let last = item.steps.batches.last().map(|batch| batch.end == BatchEnd::Done);
+        assert_eq!((item.name.clone(), item.end == ItemEnd::Done), (index.to_string(), index != 7));
+        assert_eq!(last, Some(index != 7), "{item:?}");
+    }
+    assert_eq!(items.len(), 20);
+    flow.close().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -64,8 +64,8 @@ impl Ticket {
     }
 
     /// An item that someone asks about.
-    pub fn of_request(id: ItemId, name: &str, content: RequestContent) -> Self {
-        let mut tickets = TicketsBuilder::with_capacity(id.source, id.index, 1, false);
+    pub fn of_request(id: ItemId, name: &str, content: RequestContent, is_traced: bool) -> Self {
+        let mut tickets = TicketsBuilder::with_capacity(id.source, id.index, 1, is_traced);
         tickets.add(id.index, name, b"");
         tickets.block.request = Some(AcceptedRequest { content, is_withdrawn: AtomicBool::new(false) });
         Self { block: Arc::new(tickets.block), at: 0 }

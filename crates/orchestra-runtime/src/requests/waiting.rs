@@ -5,6 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use orchestra_core::lineage::{Ending, Finished};
@@ -17,6 +18,8 @@ use crate::context::RunContext;
 use crate::flow::chain::Chain;
 use crate::flow::ticket::{RequestContent, Ticket};
 use crate::messages::{RecordTo, SinkRecord};
+use crate::panics::caught;
+use crate::trace::{EndedItems, MaybeFailed};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplyRecord {
@@ -129,7 +132,7 @@ impl Requests {
         }
         let id = ItemId { source: self.source, index: waiting.next };
         waiting.next += 1;
-        let ticket = Ticket::of_request(id, name, content);
+        let ticket = Ticket::of_request(id, name, content, self.context.tracer.is_on());
         let asked = WaitingRequest {
             ticket: ticket.clone(),
             answer: Some(sender),
@@ -199,6 +202,7 @@ impl Requests {
     pub fn finish(&self, finished: Vec<Finished<Ticket, SinkRecord>>) -> u64 {
         let (mut counts, mut handed) = (CommitCounts::default(), 0);
         let mut answers = Vec::with_capacity(finished.len());
+        let (ended_at, mut traced) = (self.context.clock.now(), Vec::new());
         let mut waiting = locked(&self.state);
         for Finished { ticket, ending } in finished {
             let Some(asked) = waiting.asked.remove(&ticket.id().index) else {
@@ -208,6 +212,13 @@ impl Requests {
                 continue;
             };
             handed += u64::from(asked.is_handed);
+            if self.context.tracer.is_on() {
+                let failure = match &ending {
+                    Ending::Failed(failure) => Some(failure.clone()),
+                    Ending::Done(_) => None,
+                };
+                traced.push((ticket, failure));
+            }
             let answer = match ending {
                 Ending::Done(records) => {
                     counts.done += 1;
@@ -234,7 +245,17 @@ impl Requests {
                 drop(to.send(answer)); // Dropped meanwhile.
             }
         }
+        self.trace(traced, ended_at);
         handed
+    }
+
+    /// Tells the tracer of items that have ended. It is code of the host, and costs no request.
+    fn trace(&self, ended: Vec<MaybeFailed>, at: Duration) {
+        let Some(tracer) = self.context.tracer.get().filter(|_| !ended.is_empty()) else { return };
+        let ended = EndedItems::each_of(ended, at);
+        if let Err(bug) = caught("the tracer", || tracer.items_ended(&[ended])) {
+            tracing::error!("{bug}; the flow goes on");
+        }
     }
 
     /// A pipeline takes items, through this chain.
