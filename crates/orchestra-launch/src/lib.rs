@@ -135,6 +135,8 @@ pub struct StartOptions {
     /// Starts workers of models and kernels, loaders and keepers, and what plans ask; `None` runs this executable with the argument `worker`, which
     /// must be one that calls [`run_if_worker`].
     pub launcher: Option<Arc<dyn Launcher>>,
+    /// What runs the batches of a plan in place of its models, programs and kernels: for tests of a host. No ONNX Runtime is looked for then.
+    pub engines: Option<Arc<EnginesOfPlan>>,
     /// Bounds on what a worker may take.
     pub timeouts: Timeouts,
     /// When dead workers are replaced.
@@ -147,6 +149,22 @@ pub struct StartOptions {
     pub notice: Option<fn(&str)>,
     /// What is asked about GPUs while the run goes on; `None`: the driver.
     pub probe: Option<Arc<dyn GpuProbe>>,
+}
+
+/// Makes the engine of each batch stage of a plan.
+pub type EnginesOfPlan = dyn Fn(&Plan) -> Engines + Send + Sync;
+
+impl StartOptions {
+    /// ONNX Runtime for a plan that is started with these options, as [`runtime_library`] finds it.
+    ///
+    /// # Errors
+    /// See [`runtime_library`].
+    pub fn library(&self, plan: &Plan) -> Result<Option<Library>, LibraryError> {
+        match self.engines {
+            Some(_) => Ok(None),
+            None => runtime_library(plan, self.ort_library.clone(), self.offline, &mut Silent),
+        }
+    }
 }
 
 /// Whether this program has called [`run_if_worker`]: what was not, such as a test binary, would do its own work once more as a worker.
@@ -364,7 +382,7 @@ pub async fn start(plan: Plan, options: StartOptions) -> Result<RunHandle, Launc
     let (prepared, library) = {
         let (plan, options) = (Arc::clone(&plan), options.clone());
         let blocking = tokio::task::spawn_blocking(move || {
-            let library = runtime_library(&plan, options.ort_library, options.offline, &mut Silent)?;
+            let library = options.library(&plan)?;
             let version = library.as_ref().map(onnxruntime_version);
             Ok::<_, LaunchError>((prepare_with(plan, earlier, options.launcher.as_ref(), version)?, library))
         });
@@ -422,7 +440,10 @@ pub fn run_options(
         group_owner: options.group_owner,
         tasks_only: options.tasks_only,
         first_part: options.first_part,
-        engines: engines_of(plan, &launcher, library),
+        engines: match &options.engines {
+            Some(engines) => engines(plan),
+            None => engines_of(plan, &launcher, library),
+        },
         devices,
         timeouts: options.timeouts,
         restart: options.restart,

@@ -10,9 +10,6 @@ use orchestra_plan::tree::Table;
 use orchestra_plan::{Diagnostics, Kinds, Plan};
 
 use crate::error::StartError;
-use crate::flow::FlowBuilder;
-use crate::model::ModelBuilder;
-use crate::run::{Report, Run, RunError};
 use crate::workflow::{Workflow, WorkflowError};
 
 /// The way into orchestra for a program: cheap to clone, and shared by all that it starts.
@@ -30,7 +27,7 @@ struct Environment {
 #[derive(Clone, Default)]
 pub struct OrchestraBuilder {
     kinds: Option<Kinds>,
-    start: StartOptions,
+    pub(crate) start: StartOptions,
 }
 
 impl OrchestraBuilder {
@@ -91,7 +88,10 @@ impl OrchestraBuilder {
     /// As [`OrchestraBuilder::build`]. Blocks.
     pub(crate) fn build_blocking(self) -> Result<Orchestra, StartError> {
         let Self { kinds, start } = self;
-        let machine = usable_machine(start.ort_library.as_deref(), start.offline);
+        let machine = match start.engines {
+            None => usable_machine(start.ort_library.as_deref(), start.offline),
+            Some(_) => Machine { gpus: Vec::new(), gpu_error: None, ..orchestra_launch::machine() },
+        };
         let kinds = kinds.unwrap_or_else(orchestra_launch::kinds);
         Ok(Orchestra(Arc::new(Environment { machine, kinds, start })))
     }
@@ -110,32 +110,6 @@ impl Orchestra {
     pub async fn check(&self, workflow: &Workflow) -> Result<(), StartError> {
         let (orchestra, workflow) = (self.clone(), workflow.clone());
         blocking(move || orchestra.plan(&workflow, None).map(drop)).await
-    }
-
-    /// Runs a workflow to its end.
-    ///
-    /// # Errors
-    /// It cannot be started, or its end cannot be written. Items that failed are no error: the report counts them.
-    pub async fn run(&self, workflow: Workflow) -> Result<Report, RunError> {
-        self.start(workflow).await?.wait().await
-    }
-
-    /// Starts a workflow, or goes on where an earlier start of it has stopped.
-    ///
-    /// # Errors
-    /// See [`StartError`]. Nothing runs then.
-    pub async fn start(&self, workflow: Workflow) -> Result<Run, StartError> {
-        Run::start(self.clone(), workflow).await
-    }
-
-    /// A model that answers requests of this program.
-    pub fn model(&self, file: impl Into<PathBuf>) -> ModelBuilder {
-        ModelBuilder::new(self.clone(), file.into())
-    }
-
-    /// A graph that answers requests of this program: its source has `kind = "request"`, its sinks have `kind = "reply"`.
-    pub fn flow(&self, workflow: Workflow) -> FlowBuilder {
-        FlowBuilder::new(self.clone(), workflow)
     }
 
     pub(crate) fn start_options(&self) -> StartOptions {

@@ -9,7 +9,7 @@ use orchestra_core::collect::Part;
 use orchestra_core::data::{Column, ItemError, OwnedRow, OwnedValue, Schema};
 use orchestra_core::row_bytes::StoredValue;
 use orchestra_kinds::{read_reply, reply_json};
-use orchestra_launch::{StartOptions, run_options, runtime_library};
+use orchestra_launch::{StartOptions, run_options};
 use orchestra_plan::{Json, Plan};
 use orchestra_runtime::{ReplyRecord, Request, RequestContent, RequestFlow, RequestFlowOptions};
 
@@ -115,6 +115,13 @@ pub struct FlowBuilder {
     queue: usize,
 }
 
+impl Orchestra {
+    /// A graph that answers requests of this program: its source has `kind = "request"`, its sinks have `kind = "reply"`.
+    pub fn flow(&self, workflow: Workflow) -> FlowBuilder {
+        FlowBuilder::new(self.clone(), workflow)
+    }
+}
+
 impl FlowBuilder {
     pub(crate) fn new(orchestra: Orchestra, workflow: Workflow) -> Self {
         Self { orchestra, workflow, queue: QUEUE }
@@ -171,8 +178,7 @@ pub(crate) async fn start_flow(
 ) -> Result<RequestFlow, StartError> {
     let start: StartOptions = orchestra.start_options();
     let (plan, run) = blocking(move || {
-        let mut silent = orchestra_launch::Silent;
-        let library = runtime_library(&plan, start.ort_library.clone(), start.offline, &mut silent)?;
+        let library = start.library(&plan)?;
         let run = run_options(start, &plan, library.as_ref())?;
         Ok((plan, run))
     })

@@ -38,7 +38,7 @@
 //! Nothing here prints, and no subscriber or tracer provider is installed: logs go to the program's `tracing`. All futures are to be awaited on a
 //! tokio runtime with time and I/O.
 
-#![warn(missing_docs)]
+#![deny(missing_docs)]
 
 pub mod actor;
 mod blocking;
@@ -49,6 +49,8 @@ mod model;
 mod run;
 mod served;
 mod tensor;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod workflow;
 
 pub use blocking::Blocking;

@@ -34,6 +34,13 @@ pub struct ModelBuilder {
     queue: usize,
 }
 
+impl Orchestra {
+    /// A model that answers requests of this program.
+    pub fn model(&self, file: impl Into<PathBuf>) -> ModelBuilder {
+        ModelBuilder::new(self.clone(), file.into())
+    }
+}
+
 impl ModelBuilder {
     pub(crate) fn new(orchestra: Orchestra, file: PathBuf) -> Self {
         let model =

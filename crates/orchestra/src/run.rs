@@ -84,6 +84,24 @@ fn obey(handle: &StopHandle, order: StopOrder) {
     }
 }
 
+impl Orchestra {
+    /// Runs a workflow to its end.
+    ///
+    /// # Errors
+    /// It cannot be started, or its end cannot be written. Items that failed are no error: the report counts them.
+    pub async fn run(&self, workflow: Workflow) -> Result<Report, RunError> {
+        self.start(workflow).await?.wait().await
+    }
+
+    /// Starts a workflow, or goes on where an earlier start of it has stopped.
+    ///
+    /// # Errors
+    /// See [`StartError`]. Nothing runs then.
+    pub async fn start(&self, workflow: Workflow) -> Result<Run, StartError> {
+        Run::start(self.clone(), workflow).await
+    }
+}
+
 impl Run {
     pub(crate) async fn start(orchestra: Orchestra, workflow: Workflow) -> Result<Self, StartError> {
         let first = start_part(&orchestra, &workflow, None).await?;

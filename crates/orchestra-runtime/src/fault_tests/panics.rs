@@ -93,7 +93,7 @@ const PLACES: &str = "\
     telemetry/src/metrics/server 2 (it answers who looks); telemetry/src/traces/export 1 (its caller waits for it); \
     telemetry/src/traces/recorder 1 (nothing but spans is lost); launch/src/lib 1 (the start waits for it); \
     launch/src/program 2 (its caller joins them); orchestra/src/actor 2 (its supervisor is told); orchestra/src/environment 1 (the start waits for it); \
-    orchestra/src/run 1 (who waits for the run is told)";
+    orchestra/src/run 1 (who waits for the run is told); orchestra/src/testing/worker 1 (the worker is dead)";
 
 /// Throws the panics of one case. Clones throw the same ones.
 #[derive(Debug, Clone, Default)]
