@@ -9,6 +9,7 @@
 #     jaeger    traces that a real Jaeger has taken; the first build of Jaeger takes about 5 minutes
 #     stores    object stores: moto for S3, Azurite for Azure, fake-gcs-server for Google
 #     examples  every example while its workers, its loaders and the run itself are killed
+#     outside   the programs of the library's guide as a crate outside of the workspace, and the documentation of the library
 #     storms    tests with many items, many kills and many damaged files
 #     fuzz      every reader of untrusted bytes for 40 seconds, with AddressSanitizer
 #
@@ -22,7 +23,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 source scripts/lib.sh
 
-PARTS=(loom miri kernels jaeger stores examples storms fuzz)
+PARTS=(loom miri kernels jaeger stores examples outside storms fuzz)
 PART_SECONDS=900 ALL_SECONDS=3600
 target=${CARGO_TARGET_DIR:-target}
 end_to_end=(cargo test --locked -p orchestra-cli --test e2e)
@@ -80,6 +81,11 @@ part_examples() {
     need_venv
     scripts/python-env.sh pyarrow
     run_modules examples_checked
+}
+
+part_outside() {
+    cargo test --locked -p orchestra --test it -- outside
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked -p orchestra --no-deps --features half,ndarray,telemetry,testing,tower
 }
 
 part_storms() {

@@ -3,4 +3,5 @@
 
 mod api;
 mod examples;
+mod outside;
 mod testing;
