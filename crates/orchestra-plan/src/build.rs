@@ -46,14 +46,16 @@ pub fn plan(text: &str, file: &Path, options: &PlanOptions, host: &dyn Host) -> 
     }
 }
 
-/// Plans a workflow that a program has made: the tables that its file would have. Messages name `file`, which need not be there.
+/// Plans a workflow that a program has made: the tables that its file would have. Messages name `file`, which need not be there, and show lines of
+/// `text`, in which tables stand that were read from it.
 pub fn plan_tables(
     tables: Table,
+    text: &str,
     file: &Path,
     options: &PlanOptions,
     host: &dyn Host,
 ) -> (Option<Plan>, Diagnostics) {
-    plan_with(tables, file, options, host, Diagnostics::new(&file.display().to_string(), ""))
+    plan_with(tables, file, options, host, Diagnostics::new(&file.display().to_string(), text))
 }
 
 fn plan_with(

@@ -28,6 +28,7 @@ mod machine_file;
 mod matrix;
 mod memory;
 mod model_file;
+mod model_tables;
 mod models;
 mod nearest;
 mod no_effect;
@@ -75,6 +76,7 @@ pub use kind::{
 };
 pub use machine_file::machine_from_toml;
 pub use model_file::{MAX_METADATA, ModelError, ModelFile, Signature};
+pub use model_tables::{ModelTables, model_tables};
 pub use models::{MAX_BATCH, read_labels, read_text};
 pub use nearest::{list, toml_key};
 pub use onnx::read_model;

@@ -128,10 +128,10 @@ impl Orchestra {
         })
     }
 
-    /// As [`Orchestra::plan`], of tables that a program has made; `workflow` has no text.
+    /// As [`Orchestra::plan`], of tables that a program has made, or has read from the text of `workflow`.
     pub(crate) fn plan_tables(&self, tables: Table, workflow: &Workflow) -> Result<Plan, StartError> {
         self.planned(&workflow.file.display().to_string(), |host| {
-            orchestra_plan::plan_tables(tables, &workflow.file, &workflow.options, host)
+            orchestra_plan::plan_tables(tables, &workflow.text, &workflow.file, &workflow.options, host)
         })
     }
 

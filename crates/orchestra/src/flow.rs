@@ -42,8 +42,8 @@ impl Item {
     }
 
     /// The columns of a source of kind `request`, by their names. A [`Tensor`](crate::Tensor) is one of a single item: its shape has no dimension for rows.
-    pub fn columns<const N: usize>(columns: [(&str, OwnedValue); N]) -> Self {
-        let columns = columns.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    pub fn columns<N: Into<String>>(columns: impl IntoIterator<Item = (N, OwnedValue)>) -> Self {
+        let columns = columns.into_iter().map(|(name, value)| (name.into(), value)).collect();
         Self { name: String::new(), content: ItemContent::Columns(columns) }
     }
 
@@ -282,6 +282,19 @@ impl Flow {
     /// and discarded.
     pub fn process(&self, item: Item) -> ProcessRequest<'_> {
         ProcessRequest { flow: self, item, terms: Terms::default() }
+    }
+
+    /// The columns of a request. One column of pictures: it is the bytes of a file.
+    #[must_use]
+    pub fn inputs(&self) -> Vec<Column> {
+        self.0.current().flow.plan().sources[0].gives.0.clone()
+    }
+
+    /// The sinks by name, with the columns of their records.
+    #[must_use]
+    pub fn outputs(&self) -> Vec<(String, Vec<Column>)> {
+        let sinks = &self.0.current().sinks;
+        sinks.iter().map(|sink| (sink.name.clone(), sink.schema.0.clone())).collect()
     }
 
     served_methods!();

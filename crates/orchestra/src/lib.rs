@@ -65,5 +65,5 @@ pub use orchestra_launch::{
     Tracer, WorkerEvent, kind, run_if_worker, run_if_worker_with, worker_main, worker_main_with,
 };
 pub use run::{ItemTotals, Report, Run, RunError, Status, Stopper};
-pub use tensor::{Tensor, TensorElement, TensorError, Tensors};
+pub use tensor::{Tensor, TensorElement, TensorError, TensorInfo, Tensors};
 pub use workflow::{SettingValue, Workflow, WorkflowError};

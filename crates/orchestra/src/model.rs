@@ -10,8 +10,8 @@ use orchestra_core::TensorSpec;
 use orchestra_core::data::{Column, ColumnType, Schema, Value};
 use orchestra_core::row_bytes::StoredValue;
 use orchestra_kinds::read_reply;
-use orchestra_plan::Plan;
 use orchestra_plan::tree::{Table, Toml};
+use orchestra_plan::{ModelTables, Plan, model_tables};
 use orchestra_runtime::{Admitted, ReplyRecord, RequestFlow};
 
 use crate::environment::{Orchestra, blocking};
@@ -19,8 +19,8 @@ use crate::error::{RequestError, StartError};
 use crate::flow::{QUEUE, start_flow};
 use crate::run::Status;
 use crate::served::{Answers, FlowTree, Served, Terms, request_settings, served_methods};
-use crate::tensor::{Tensor, Tensors};
-use crate::workflow::{SettingValue, Workflow};
+use crate::tensor::{Tensor, TensorInfo, Tensors};
+use crate::workflow::{SettingValue, Workflow, WorkflowError};
 
 /// How a model is started that answers requests.
 #[must_use]
@@ -28,6 +28,8 @@ use crate::workflow::{SettingValue, Workflow};
 pub struct ModelBuilder {
     orchestra: Orchestra,
     file: PathBuf,
+    /// Where a workflow file says more of it.
+    base: Option<(Workflow, ModelTables)>,
     shapes: Vec<(String, Vec<usize>)>,
     set: Vec<(String, SettingValue)>,
     devices: Option<Vec<String>>,
@@ -39,14 +41,46 @@ impl Orchestra {
     pub fn model(&self, file: impl Into<PathBuf>) -> ModelBuilder {
         ModelBuilder::new(self.clone(), file.into())
     }
+
+    /// The models of a workflow file by name, each to be started alone, as its table `[models.NAME]` says.
+    ///
+    /// # Errors
+    /// The text is no TOML, or a model has no `path`. What is wrong with its other keys the start says.
+    pub fn models(&self, workflow: &Workflow) -> Result<Vec<(String, ModelBuilder)>, WorkflowError> {
+        ModelBuilder::of_workflow(self, workflow)
+    }
 }
 
 impl ModelBuilder {
     pub(crate) fn new(orchestra: Orchestra, file: PathBuf) -> Self {
-        let model =
-            Self { orchestra, file, shapes: Vec::new(), set: Vec::new(), devices: None, queue: QUEUE };
+        let model = Self {
+            orchestra,
+            file,
+            base: None,
+            shapes: Vec::new(),
+            set: Vec::new(),
+            devices: None,
+            queue: QUEUE,
+        };
         // What waits meanwhile shares the next batch.
         model.max_delay(Duration::ZERO)
+    }
+
+    /// The models of a workflow file by name, each with all that the file says of it and of runs.
+    pub(crate) fn of_workflow(
+        orchestra: &Orchestra,
+        workflow: &Workflow,
+    ) -> Result<Vec<(String, Self)>, WorkflowError> {
+        let Workflow { file, text, options } = workflow;
+        let models = model_tables(text, file, options).map_err(WorkflowError)?;
+        let builder = |tables: ModelTables| {
+            let mut workflow = workflow.clone();
+            // They are in the tables.
+            workflow.options.set.clear();
+            let (name, file) = (tables.name.clone(), tables.path.clone());
+            (name, Self { base: Some((workflow, tables)), ..Self::new(orchestra.clone(), file) })
+        };
+        Ok(models.into_iter().map(builder).collect())
     }
 
     /// The shape of a row of this input, where the model file leaves a dimension beside the batch open.
@@ -121,14 +155,23 @@ impl ModelBuilder {
             return Err(StartError::Options(what));
         }
         let utf8 = path.to_str().ok_or_else(|| StartError::Options(format!("`{shown}` is no UTF-8")))?;
-        let name = format!("service of {}", path.file_name().unwrap_or_default().to_string_lossy());
-        let mut workflow = Workflow::parse("", Path::new("")).map_err(StartError::run)?;
-        workflow.file = path.with_file_name(name);
-        workflow.options.devices.clone_from(&self.devices);
+        let (mut workflow, model) = match self.base.clone() {
+            Some(base) => base,
+            None => {
+                let name = format!("service of {}", path.file_name().unwrap_or_default().to_string_lossy());
+                let mut workflow = Workflow::parse("", Path::new("")).map_err(StartError::run)?;
+                workflow.file = path.with_file_name(name);
+                let table = Table::of([("path", utf8.into())]);
+                (workflow, ModelTables { table, ..ModelTables::default() })
+            }
+        };
+        if self.devices.is_some() {
+            workflow.options.devices.clone_from(&self.devices);
+        }
         for (key, value) in &self.set {
             workflow = workflow.set(key, value.clone());
         }
-        self.orchestra.plan_tables(tables(utf8, &inputs), &workflow)
+        self.orchestra.plan_tables(tables(model, &inputs), &workflow)
     }
 
     /// An input of the model as requests have it: its name, and its type with every dimension of a row.
@@ -145,19 +188,21 @@ impl ModelBuilder {
 }
 
 /// The workflow of a model alone.
-fn tables(path: &str, inputs: &[(&str, String)]) -> Table {
+fn tables(model: ModelTables, inputs: &[(&str, String)]) -> Table {
     let table = |entries: Vec<(&str, Toml)>| Toml::from(Table::of(entries));
     let columns = inputs.iter().map(|(name, ty)| (*name, Toml::from(&**ty))).collect();
     let reads = inputs.iter().map(|(name, _)| (*name, Toml::from(&*format!("requests.{name}")))).collect();
     let stage = vec![("kind", "infer".into()), ("model", "model".into()), ("inputs", table(reads))];
     let named = |name, entries| table(vec![(name, table(entries))]);
-    Table::of([
+    let mut own = Table::of([
         ("version", Toml::Integer(1)),
         ("sources", named("requests", vec![("kind", "request".into()), ("columns", table(columns))])),
-        ("models", named("model", vec![("path", path.into())])),
+        ("models", table(vec![("model", model.table.into())])),
         ("stages", named("model", stage)),
         ("sinks", named("answers", vec![("kind", "reply".into()), ("from", "model".into())])),
-    ])
+    ]);
+    own.entries.extend(model.shared.entries);
+    own
 }
 
 /// A model that answers requests. Clones share it; dropping the last one ends its workers.
@@ -170,7 +215,7 @@ pub struct Model(Arc<Served<ServedModel>>);
 pub(crate) struct ServedModel {
     flow: RequestFlow,
     inputs: Vec<Column>,
-    outputs: Vec<String>,
+    outputs: Vec<TensorInfo>,
 }
 
 impl Answers for ServedModel {
@@ -213,16 +258,24 @@ impl Model {
         InferRequest { model: self, inputs: inputs.into(), terms: Terms::default() }
     }
 
-    /// The names of its inputs with their types and the shapes of a row, as messages have them: `pixels f32[batch, 1, 28, 28]`.
+    /// What it takes, in the order of the model file.
     #[must_use]
-    pub fn inputs(&self) -> Vec<String> {
-        self.0.current().inputs.iter().map(written).collect()
+    pub fn inputs(&self) -> Vec<TensorInfo> {
+        self.0.current().inputs.iter().map(TensorInfo::of).collect()
     }
 
-    /// The names of its outputs.
+    /// What it gives.
     #[must_use]
-    pub fn outputs(&self) -> Vec<String> {
+    pub fn outputs(&self) -> Vec<TensorInfo> {
         self.0.current().outputs.clone()
+    }
+
+    /// The most rows that it runs at once. A request may have more.
+    #[must_use]
+    pub fn max_batch(&self) -> usize {
+        let current = self.0.current();
+        let batch = current.flow.plan().batch_stages().next();
+        batch.map_or(1, |(_, batch)| batch.max_batch)
     }
 
     served_methods!();
@@ -232,7 +285,7 @@ impl ServedModel {
     fn new(flow: RequestFlow) -> Self {
         let plan = flow.plan();
         let (id, _) = plan.batch_stages().next().expect("it was planned with one");
-        let outputs = plan.stages[id.index()].gives.0.iter().map(|column| column.name.clone()).collect();
+        let outputs = plan.stages[id.index()].gives.0.iter().map(TensorInfo::of).collect();
         let inputs = plan.sources[0].gives.0.clone();
         Self { inputs, outputs, flow }
     }
@@ -255,7 +308,7 @@ impl ServedModel {
         };
         let records = try_join_all((0..rows).map(row)).await?;
         let answers: Vec<Vec<StoredValue<'_>>> = records.iter().map(|records| values(records)).collect();
-        let output = |(at, name): (usize, &String)| {
+        let output = |(at, TensorInfo { name, .. }): (usize, &TensorInfo)| {
             let rows: Vec<&StoredValue<'_>> = answers.iter().map(|row| &row[at]).collect();
             Ok((name.clone(), stacked(name, &rows)?))
         };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytemuck::{CheckedBitPattern, NoUninit};
 use bytes::Bytes;
 use orchestra_core::DType;
-use orchestra_core::data::{OwnedValue, TensorView};
+use orchestra_core::data::{Column, OwnedValue, TensorView};
 use thiserror::Error;
 
 /// A number, or `true` and `false`, as an element of tensors.
@@ -245,6 +245,40 @@ impl From<Tensor> for OwnedValue {
                 texts.iter().map(|text| vec![OwnedValue::Text(text.as_str().into())]).collect(),
             ),
         }
+    }
+}
+
+/// What a model takes, or gives, by one name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TensorInfo {
+    /// As the model file calls it.
+    pub name: String,
+    /// The type of its elements; `None`: texts.
+    pub dtype: Option<DType>,
+    /// The shape of a row; `None` is a dimension that may have any length.
+    pub row: Vec<Option<usize>>,
+}
+
+impl TensorInfo {
+    pub(crate) fn of(column: &Column) -> Self {
+        let spec = column.ty.required().tensor();
+        let row = spec.map_or(Vec::new(), |spec| spec.row.iter().map(|dim| dim.fixed()).collect());
+        Self { name: column.name.clone(), dtype: spec.map(|spec| spec.dtype), row }
+    }
+}
+
+/// `pixels f32[batch, 1, 28, 28]`
+impl fmt::Display for TensorInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}[batch", self.name, self.dtype.map_or("text", DType::name))?;
+        for dim in &self.row {
+            match dim {
+                Some(dim) => write!(f, ", {dim}")?,
+                None => f.write_str(", ?")?,
+            }
+        }
+        f.write_str("]")
     }
 }
 

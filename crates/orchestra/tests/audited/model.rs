@@ -49,8 +49,8 @@ fn requests_at_the_same_time_get_what_a_run_writes() {
             written[record["index"].as_u64().unwrap() as usize] = blocks;
         }
         let model = start(&place, served(&place, &model).await.max_batch(4)).await.unwrap();
-        assert_eq!(model.inputs(), ["pixels f32[batch, 1, 32, 32]"]);
-        assert_eq!(model.outputs(), ["blocks"]);
+        assert_eq!(model.inputs()[0].to_string(), "pixels f32[batch, 1, 32, 32]");
+        assert_eq!(model.outputs()[0].to_string(), "blocks f32[batch, 32]");
         // One row, and several, that share batches.
         let requests: Vec<Vec<u64>> = (0..ITEMS).map(|i| vec![i]).chain([(0..ITEMS).collect()]).collect();
         let asked = requests.iter().map(|items| async { model.infer(pictures(items)).await });

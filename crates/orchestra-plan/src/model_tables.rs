@@ -1,0 +1,59 @@
+//! The models of a workflow file, each with what the file says of it, for a plan in which it stands alone. Looks into no model file.
+
+use std::path::{Path, PathBuf};
+
+use crate::build::PlanOptions;
+use crate::diagnostics::Diagnostics;
+use crate::tree::{self, Table, Toml};
+
+/// What a workflow file says of a model.
+#[derive(Debug, Clone, Default)]
+pub struct ModelTables {
+    pub name: String,
+    pub path: PathBuf,
+    /// `[models.NAME]`
+    pub table: Table,
+    /// What holds for everything in the file: limits, devices, variables.
+    pub shared: Table,
+}
+
+/// Tables that a plan of one model has not, or has its own of.
+const OF_GRAPHS: [&str; 9] =
+    ["version", "name", "sources", "models", "stages", "sinks", "tasks", "best", "pipelines"];
+
+/// The models of the workflow `text` of the file `file`.
+///
+/// # Errors
+/// It is no TOML, or a model has no path. What is wrong with its other keys a plan says.
+pub fn model_tables(text: &str, file: &Path, options: &PlanOptions) -> Result<Vec<ModelTables>, Diagnostics> {
+    let mut found = Diagnostics::new(&file.display().to_string(), text);
+    let mut root = tree::parse(text, &mut found).unwrap_or_default();
+    for (key, value) in &options.set {
+        tree::set(&mut root, key, value, &mut found);
+    }
+    let shared = root.entries.iter().filter(|entry| !OF_GRAPHS.contains(&&*entry.key)).cloned();
+    let shared = Table { span: root.span, entries: shared.collect() };
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    let mut models = Vec::new();
+    let entries = match root.get("models").map(|models| &models.node.value) {
+        Some(Toml::Table(models)) => &models.entries[..],
+        _ => &[],
+    };
+    for entry in entries {
+        let Toml::Table(table) = &entry.node.value else { continue };
+        match table.get("path").map(|path| &path.node.value) {
+            Some(Toml::String(path)) => models.push(ModelTables {
+                name: entry.key.clone(),
+                path: folder.join(path),
+                table: table.clone(),
+                shared: shared.clone(),
+            }),
+            _ => drop(
+                found
+                    .error(entry.key_span, format!("model `{}` has no file", entry.key))
+                    .help("path = \"model.onnx\""),
+            ),
+        }
+    }
+    if found.has_errors() { Err(found) } else { Ok(models) }
+}
