@@ -80,6 +80,7 @@ mod retry;
 mod rubbish;
 mod sandbox;
 mod secrets;
+mod serve;
 mod sources;
 mod steps;
 mod task_metrics;

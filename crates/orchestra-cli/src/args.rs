@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
@@ -37,6 +38,8 @@ pub enum Command {
     Tasks(TasksArgs),
     /// Do the items of a run again that have failed, with the command that started it
     Retry(RetryArgs),
+    /// Answer requests over HTTP and gRPC by the models of a file, and by its graph
+    Serve(ServeArgs),
     /// Count the items of a finished run again, from its files alone, and name what is lost, doubled or stray
     Verify(VerifyArgs),
     /// Report every error of a workflow file, with line, caret and help
@@ -124,6 +127,27 @@ pub struct RunArgs {
     /// What the lines of the log files look like [default: the file, else text]
     #[arg(long, value_name = "FORMAT", value_parser = log_format())]
     pub log_files: Option<LogFormat>,
+}
+
+/// `orchestra serve`
+#[derive(Debug, Args)]
+#[command(after_help = help::SERVE)]
+pub struct ServeArgs {
+    /// File, devices, settings.
+    #[command(flatten)]
+    pub workflow: WorkflowArgs,
+    /// Where the Open Inference Protocol is spoken over HTTP
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8000")]
+    pub http: String,
+    /// Where it is spoken over gRPC
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8001")]
+    pub grpc: String,
+    /// Without an answer in this time, a request fails: `500ms`, `5s` [default: none]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub deadline: Option<Duration>,
+    /// A file with the token that requests must bring (`Authorization: Bearer TOKEN`), but those for the health of the server
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
 }
 
 /// `orchestra tasks`

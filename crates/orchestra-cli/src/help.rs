@@ -8,6 +8,7 @@ Examples:
   orchestra check workflow.toml     every error of the file, with line and help
   orchestra plan workflow.toml      what would run where, and why
   orchestra run workflow.toml       run it, or go on with it
+  orchestra serve models.toml       answer requests over HTTP and gRPC
   orchestra tasks workflow.toml     its commands: what would run, and what has run
   orchestra retry out               do the failed items of a run again
   orchestra verify out              whether every item ended in exactly one place
@@ -46,6 +47,17 @@ Examples:
 It is the command that started the run last, in the folder where that was, with --retry-failed. Items that no start has reached are done, too.
 
 Exit codes: those of `orchestra run`";
+
+pub const SERVE: &str = "\
+Examples:
+  orchestra serve models.toml
+  orchestra serve read.toml --http 0.0.0.0:8000 --deadline 2s --token-file token
+  curl localhost:8000/v2/models/digits
+
+Each [models.NAME] answers under its name, and the graph from a source of kind `request` to sinks of kind `reply` under that of the file.
+SIGTERM and Ctrl-C answer what there is and end; SIGHUP reads the files again, and no request fails for it.
+
+Exit codes: 0 ended by a signal, 69 a device, ONNX Runtime or a model is not available, 75 an address is taken, 78 the file is wrong";
 
 pub const TASKS: &str = "\
 Examples:

@@ -25,6 +25,7 @@ mod planning;
 mod progress;
 mod retry;
 mod run;
+mod serve;
 mod signals;
 mod stderr;
 mod stdout;
@@ -78,6 +79,7 @@ fn command() -> ProcessExitCode {
         Command::Run(args) => run::run(&args, cli.verbosity, &surroundings),
         Command::Tasks(args) => tasks::tasks(&args, &surroundings),
         Command::Retry(args) => retry::retry(&args, cli.verbosity, &surroundings),
+        Command::Serve(args) => serve::serve(&args, cli.verbosity, &surroundings),
         Command::Verify(args) => verify::verify(&args),
         Command::Check(args) => check::check(&args, &surroundings),
         Command::Plan(args) => plan::plan(&args, &surroundings),

@@ -87,6 +87,7 @@ pub mod kind {
         Column, ColumnType, ItemError, Label, OwnedRow, OwnedValue, Picture, Pixels, Schema, TensorView,
         Value, WriteTensor, fixed_tensor,
     };
+    pub use orchestra_core::row_bytes::StoredValue;
     pub use orchestra_core::shapes::{
         Emit, Encoder, FanOut, Fetch, FetchRun, FileAccess, Fold, InOrder, ItemInfo, KindSettings, Map,
         MapRun, Merge, MergeState, Network, PartFiles, Reduce, ReducedRow, Reduction, RowWork,

@@ -21,11 +21,15 @@ pub struct ModelTables {
 const OF_GRAPHS: [&str; 9] =
     ["version", "name", "sources", "models", "stages", "sinks", "tasks", "best", "pipelines"];
 
-/// The models of the workflow `text` of the file `file`.
+/// The models of the workflow `text` of the file `file` that no stage runs, and whether it has sources, too.
 ///
 /// # Errors
 /// It is no TOML, or a model has no path. What is wrong with its other keys a plan says.
-pub fn model_tables(text: &str, file: &Path, options: &PlanOptions) -> Result<Vec<ModelTables>, Diagnostics> {
+pub fn model_tables(
+    text: &str,
+    file: &Path,
+    options: &PlanOptions,
+) -> Result<(Vec<ModelTables>, bool), Diagnostics> {
     let mut found = Diagnostics::new(&file.display().to_string(), text);
     let mut root = tree::parse(text, &mut found).unwrap_or_default();
     for (key, value) in &options.set {
@@ -39,7 +43,12 @@ pub fn model_tables(text: &str, file: &Path, options: &PlanOptions) -> Result<Ve
         Some(Toml::Table(models)) => &models.entries[..],
         _ => &[],
     };
-    for entry in entries {
+    let stages = match root.get("stages").map(|stages| &stages.node.value) {
+        Some(Toml::Table(stages)) => &stages.entries[..],
+        _ => &[],
+    };
+    let is_used = |name: &str| stages.iter().any(|stage| names_model(&stage.node.value, name));
+    for entry in entries.iter().filter(|entry| !is_used(&entry.key)) {
         let Toml::Table(table) = &entry.node.value else { continue };
         match table.get("path").map(|path| &path.node.value) {
             Some(Toml::String(path)) => models.push(ModelTables {
@@ -55,5 +64,12 @@ pub fn model_tables(text: &str, file: &Path, options: &PlanOptions) -> Result<Ve
             ),
         }
     }
-    if found.has_errors() { Err(found) } else { Ok(models) }
+    let has_sources = root.get("sources").is_some();
+    if found.has_errors() { Err(found) } else { Ok((models, has_sources)) }
+}
+
+/// Whether a stage names this model.
+fn names_model(stage: &Toml, name: &str) -> bool {
+    let Toml::Table(stage) = stage else { return false };
+    matches!(stage.get("model").map(|model| &model.node.value), Some(Toml::String(model)) if model == name)
 }

@@ -109,6 +109,7 @@ impl Record {
 
 /// How a graph is started that answers requests.
 #[must_use]
+#[derive(Clone)]
 pub struct FlowBuilder {
     orchestra: Orchestra,
     workflow: Workflow,

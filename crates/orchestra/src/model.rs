@@ -72,7 +72,7 @@ impl ModelBuilder {
         workflow: &Workflow,
     ) -> Result<Vec<(String, Self)>, WorkflowError> {
         let Workflow { file, text, options } = workflow;
-        let models = model_tables(text, file, options).map_err(WorkflowError)?;
+        let (models, _) = model_tables(text, file, options).map_err(WorkflowError)?;
         let builder = |tables: ModelTables| {
             let mut workflow = workflow.clone();
             // They are in the tables.

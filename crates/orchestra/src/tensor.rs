@@ -147,6 +147,18 @@ impl Tensor {
         Self { shape, elements: TensorElements::Numbers(dtype, bytes) }
     }
 
+    /// The same elements with another shape.
+    ///
+    /// # Errors
+    /// [`TensorError::Length`].
+    pub fn reshaped(self, shape: impl Into<Vec<usize>>) -> Result<Self, TensorError> {
+        let (shape, n) = (shape.into(), product(&self.shape));
+        if product(&shape) != n {
+            return Err(TensorError::Length { shape, found: n.unwrap_or(usize::MAX) });
+        }
+        Ok(Self { shape, ..self })
+    }
+
     /// The whole shape; the first dimension counts the rows.
     #[must_use]
     pub fn shape(&self) -> &[usize] {

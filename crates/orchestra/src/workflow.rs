@@ -35,6 +35,15 @@ impl Workflow {
         Ok(Self { file, text: text.into(), options: PlanOptions::default() })
     }
 
+    /// Whether it has a graph: sources, and what reads from them. Else it has models alone, or commands.
+    ///
+    /// # Errors
+    /// The text is no TOML.
+    pub fn has_graph(&self) -> Result<bool, WorkflowError> {
+        let tables = orchestra_plan::model_tables(&self.text, &self.file, &self.options);
+        tables.map(|(_, has_sources)| has_sources).map_err(WorkflowError)
+    }
+
     /// Where the results of a run go, instead of `out/` beside the file.
     #[must_use]
     pub fn output(mut self, folder: impl Into<PathBuf>) -> Self {

@@ -1,0 +1,335 @@
+//! The protocol over HTTP: JSON, with the elements of tensors in it or, as binary data, behind it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use subtle::ConstantTimeEq as _;
+use tower_http::decompression::RequestDecompressionLayer;
+
+use crate::call::{Call, Data, NamedData, WantedOutput, priority};
+use crate::datatype::join_bytes;
+use crate::error::{self, ErrorKind, ServeError};
+use crate::json;
+use crate::repository::{Answer, Entry, VERSION};
+use crate::service::Service;
+
+/// How long the JSON in front of binary data is.
+const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
+
+pub fn router(service: Service) -> Router {
+    let of_model = Router::new()
+        .route("/", get(metadata))
+        .route("/ready", get(model_ready))
+        .route("/config", get(config))
+        .route("/stats", get(statistics))
+        .route("/infer", post(infer));
+    let limit = service.limits().message_bytes;
+    Router::new()
+        .route("/v2", get(async |State(service): State<Service>| axum_json(&service.metadata())))
+        .route("/v2/models/stats", get(all_statistics))
+        .nest("/v2/models/{model}", of_model.clone())
+        .nest("/v2/models/{model}/versions/{version}", of_model)
+        .route("/v2/repository/index", post(index))
+        .route("/v2/repository/models/{model}/load", post(load))
+        .route("/v2/repository/models/{model}/unload", post(unload))
+        .layer(RequestDecompressionLayer::new())
+        .layer(DefaultBodyLimit::max(limit))
+        .route_layer(from_fn_with_state(service.clone(), authorize))
+        .route("/v2/health/live", get(async || StatusCode::OK))
+        .route("/v2/health/ready", get(ready))
+        .fallback(async |request: Request| {
+            let what = format!("there is no `{} {}`", request.method(), request.uri().path());
+            ServeError::new(ErrorKind::NotFound, what)
+        })
+        .with_state(service)
+}
+
+/// Whether the headers bring the token, if there is one.
+pub fn is_authorized(service: &Service, headers: &HeaderMap) -> bool {
+    let Some(token) = service.token() else { return true };
+    let brought = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
+    let brought = brought.and_then(|value| value.strip_prefix(b"Bearer "));
+    brought.is_some_and(|brought| brought.ct_eq(token.as_bytes()).into())
+}
+
+async fn authorize(State(service): State<Service>, request: Request, next: Next) -> Response {
+    if is_authorized(&service, request.headers()) {
+        return next.run(request).await;
+    }
+    let what = "this server asks for a token: `Authorization: Bearer TOKEN`";
+    ServeError::new(ErrorKind::Unauthorized, what).into_response()
+}
+
+impl IntoResponse for ServeError {
+    fn into_response(self) -> Response {
+        let status = match self.kind {
+            ErrorKind::Invalid => StatusCode::BAD_REQUEST,
+            ErrorKind::NotFound => StatusCode::NOT_FOUND,
+            ErrorKind::Unauthorized => StatusCode::UNAUTHORIZED,
+            ErrorKind::Overloaded | ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            ErrorKind::Deadline => StatusCode::GATEWAY_TIMEOUT,
+            ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let mut response = (status, axum_json(&json!({ "error": self.message }))).into_response();
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(RETRY_AFTER, error::RETRY_AFTER.as_secs().into());
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+fn axum_json(value: &impl Serialize) -> Response {
+    let text = serde_json::to_vec(value).expect("its keys are texts");
+    ([(CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+/// The model that the path names, and its version.
+#[derive(Deserialize)]
+struct ModelPath {
+    model: String,
+    #[serde(default)]
+    version: String,
+}
+
+impl ModelPath {
+    fn entry(&self, service: &Service) -> Result<Arc<Entry>, ServeError> {
+        service.entry(&self.model, &self.version)
+    }
+}
+
+async fn ready(State(service): State<Service>) -> StatusCode {
+    if service.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+}
+
+async fn model_ready(
+    State(service): State<Service>,
+    Path(path): Path<ModelPath>,
+) -> Result<Response, ServeError> {
+    path.entry(&service)?.metadata().map(|_| StatusCode::OK.into_response())
+}
+
+async fn metadata(
+    State(service): State<Service>,
+    Path(path): Path<ModelPath>,
+) -> Result<Response, ServeError> {
+    Ok(axum_json(&path.entry(&service)?.metadata()?))
+}
+
+async fn config(State(service): State<Service>, Path(path): Path<ModelPath>) -> Result<Response, ServeError> {
+    Ok(axum_json(&path.entry(&service)?.config()?))
+}
+
+async fn statistics(
+    State(service): State<Service>,
+    Path(path): Path<ModelPath>,
+) -> Result<Response, ServeError> {
+    Ok(axum_json(&service.statistics(&path.model, &path.version)?))
+}
+
+async fn all_statistics(State(service): State<Service>) -> Result<Response, ServeError> {
+    Ok(axum_json(&service.statistics("", "")?))
+}
+
+async fn index(State(service): State<Service>, body: Bytes) -> Result<Response, ServeError> {
+    #[derive(Deserialize, Default)]
+    struct Asked {
+        #[serde(default)]
+        ready: bool,
+    }
+    let asked = if body.is_empty() { Asked::default() } else { parsed(&body)? };
+    Ok(axum_json(&service.index(asked.ready)))
+}
+
+async fn load(State(service): State<Service>, Path(path): Path<ModelPath>) -> Result<(), ServeError> {
+    Ok(path.entry(&service)?.load().await?)
+}
+
+async fn unload(State(service): State<Service>, Path(path): Path<ModelPath>) -> Result<(), ServeError> {
+    path.entry(&service)?.unload("it was unloaded").await;
+    Ok(())
+}
+
+fn parsed<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, ServeError> {
+    serde_json::from_slice(json)
+        .map_err(|error| ServeError::invalid(format!("the request is no JSON of the protocol: {error}")))
+}
+
+#[derive(Deserialize)]
+struct InferBody<'a> {
+    #[serde(default)]
+    id: String,
+    #[serde(default)]
+    parameters: Map<String, Value>,
+    #[serde(borrow)]
+    inputs: Vec<InputBody<'a>>,
+    #[serde(default)]
+    outputs: Vec<OutputBody>,
+}
+
+#[derive(Deserialize)]
+struct InputBody<'a> {
+    name: String,
+    shape: Vec<i64>,
+    datatype: String,
+    #[serde(default)]
+    parameters: Map<String, Value>,
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct OutputBody {
+    name: String,
+    #[serde(default)]
+    parameters: Map<String, Value>,
+}
+
+#[derive(Serialize)]
+struct AnswerBody<'a> {
+    model_name: &'a str,
+    model_version: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    id: &'a str,
+    outputs: Vec<AnswerOutput<'a>>,
+}
+
+#[derive(Serialize)]
+struct AnswerOutput<'a> {
+    name: &'a str,
+    datatype: &'static str,
+    shape: &'a [usize],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameters: Option<BinarySize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<json::Written<'a>>,
+}
+
+#[derive(Serialize)]
+struct BinarySize {
+    binary_data_size: usize,
+}
+
+async fn infer(
+    State(service): State<Service>,
+    Path(path): Path<ModelPath>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, ServeError> {
+    let (call, default_binary) = call(path, &headers, &body)?;
+    let (model, id) = (call.model.clone(), call.id.clone());
+    let binary: Vec<bool> = call.outputs.iter().map(|output| output.is_binary).collect();
+    let answer = service.infer(call).await?;
+    written(&model, &id, &answer, |at| binary.get(at).copied().unwrap_or(default_binary))
+}
+
+/// Reads a request. Gives, too, whether outputs that it does not name are binary data.
+fn call(path: ModelPath, headers: &HeaderMap, body: &Bytes) -> Result<(Call, bool), ServeError> {
+    let json_bytes = match headers.get(JSON_LENGTH) {
+        None => body.len(),
+        Some(length) => {
+            let length = length.to_str().ok().and_then(|length| length.parse().ok());
+            length.filter(|length| *length <= body.len()).ok_or_else(|| {
+                ServeError::invalid(format!(
+                    "header `{JSON_LENGTH}` is no length of JSON within the {} bytes of the request",
+                    body.len()
+                ))
+            })?
+        }
+    };
+    let (json, mut binary) = (body.slice(..json_bytes), body.slice(json_bytes..));
+    let asked: InferBody<'_> = parsed(&json)?;
+    let mut inputs = Vec::with_capacity(asked.inputs.len());
+    for input in &asked.inputs {
+        let InputBody { name, shape, datatype, parameters, data } = input;
+        let size =
+            parameters.get("binary_data_size").map(|size| size.as_u64().and_then(|n| n.try_into().ok()));
+        inputs.push(match (size, data) {
+            (Some(Some(size)), None) if size <= binary.len() => {
+                NamedData::from_raw(name, datatype, shape, binary.split_to(size))?
+            }
+            (None, Some(data)) => json::read(name, datatype, shape, data)?,
+            _ => {
+                return Err(ServeError::invalid(format!(
+                    "input `{name}` needs either `data` or a parameter `binary_data_size` of at most the {} bytes of binary data that are left",
+                    binary.len()
+                )));
+            }
+        });
+    }
+    if !binary.is_empty() {
+        return Err(ServeError::invalid(format!("{} bytes of binary data are of no input", binary.len())));
+    }
+    let default_binary = flag(&asked.parameters, "binary_data_output");
+    let outputs = asked.outputs.iter().map(|OutputBody { name, parameters }| WantedOutput {
+        name: name.clone(),
+        classes: parameters.get("classification").and_then(Value::as_u64).unwrap_or(0) as usize,
+        is_binary: parameters.get("binary_data").map_or(default_binary, |is| is == true),
+    });
+    let number = |name: &str| asked.parameters.get(name).and_then(Value::as_u64);
+    let call = Call {
+        outputs: outputs.collect(),
+        within: number("timeout").filter(|us| *us > 0).map(Duration::from_micros),
+        priority: priority(number("priority").unwrap_or(0)),
+        model: path.model,
+        version: path.version,
+        id: asked.id,
+        inputs,
+    };
+    Ok((call, default_binary))
+}
+
+fn flag(parameters: &Map<String, Value>, name: &str) -> bool {
+    parameters.get(name) == Some(&Value::Bool(true))
+}
+
+fn written(
+    model: &str,
+    id: &str,
+    answer: &Answer,
+    is_binary: impl Fn(usize) -> bool,
+) -> Result<Response, ServeError> {
+    let raw = answer.outputs.iter().enumerate().map(|(at, output)| is_binary(at).then(|| raw(output)));
+    let raw: Vec<Option<Bytes>> = raw.collect();
+    let outputs = answer.outputs.iter().zip(&raw).map(|(output, raw)| AnswerOutput {
+        name: &output.name,
+        datatype: output.datatype().name(),
+        shape: &output.shape,
+        parameters: raw.as_ref().map(|raw| BinarySize { binary_data_size: raw.len() }),
+        data: raw.is_none().then_some(json::Written(output)),
+    });
+    let body = AnswerBody { model_name: model, model_version: VERSION, id, outputs: outputs.collect() };
+    let json = serde_json::to_vec(&body).map_err(|error| ServeError::invalid(error.to_string()))?;
+    if raw.iter().all(Option::is_none) {
+        return Ok(([(CONTENT_TYPE, "application/json")], json).into_response());
+    }
+    let length = json.len();
+    let mut all = BytesMut::from(Bytes::from(json));
+    raw.iter().flatten().for_each(|raw| all.put_slice(raw));
+    let mut response = Response::new(Body::from(all.freeze()));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    response.headers_mut().insert(JSON_LENGTH, length.into());
+    Ok(response)
+}
+
+/// The elements as binary data.
+pub fn raw(output: &NamedData) -> Bytes {
+    match &output.data {
+        Data::Numbers(tensor) => tensor.as_bytes().expect("it holds numbers").clone(),
+        Data::Bytes(elements) => join_bytes(elements),
+    }
+}

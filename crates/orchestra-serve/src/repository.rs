@@ -1,0 +1,302 @@
+//! What is served, by name: started, replaced, ended and counted. One version of each, `1`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use orchestra::{Flow, FlowBuilder, Model, ModelBuilder, StartError, Tensors};
+
+use crate::call::{Call, NamedData, WantedOutput};
+use crate::datatype::Datatype;
+use crate::error::{ErrorKind, ServeError};
+use crate::graph;
+use crate::protocol::{
+    ConfigInput, ConfigOutput, InferStatistics, ModelConfig, ModelIndex, ModelMetadata, ModelStatistics,
+    StatisticDuration, TensorMetadata,
+};
+
+/// The one version of everything.
+pub const VERSION: &str = "1";
+
+/// A model or a graph of the file.
+pub struct Entry {
+    pub name: String,
+    starts: Starts,
+    state: Mutex<State>,
+    /// One load or unload at a time.
+    turn: tokio::sync::Mutex<()>,
+    counts: Counts,
+}
+
+pub enum Starts {
+    Model(Box<ModelBuilder>),
+    Graph(Box<FlowBuilder>),
+}
+
+enum State {
+    Ready(Served),
+    /// Why it is not.
+    Unavailable(String),
+}
+
+#[derive(Clone)]
+enum Served {
+    Model(Model),
+    Graph(Flow),
+}
+
+#[derive(Default)]
+struct Counts {
+    done: Timed,
+    failed: Timed,
+    items: AtomicU64,
+    last: AtomicU64,
+}
+
+#[derive(Default)]
+struct Timed {
+    count: AtomicU64,
+    ns: AtomicU64,
+}
+
+impl Timed {
+    fn add(&self, time: Duration) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.ns.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    fn read(&self) -> StatisticDuration {
+        StatisticDuration { count: self.count.load(Ordering::Relaxed), ns: self.ns.load(Ordering::Relaxed) }
+    }
+}
+
+/// What was answered, in the order in which it was asked for.
+pub struct Answer {
+    pub outputs: Vec<NamedData>,
+}
+
+impl Entry {
+    pub fn new(name: String, starts: Starts) -> Self {
+        let state = Mutex::new(State::Unavailable("it is not loaded yet".to_owned()));
+        Self { name, starts, state, turn: tokio::sync::Mutex::default(), counts: Counts::default() }
+    }
+
+    fn served(&self) -> Result<Served, ServeError> {
+        match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+            State::Ready(served) => Ok(served.clone()),
+            State::Unavailable(why) => Err(ServeError::new(
+                ErrorKind::Unavailable,
+                format!("`{}` is not available: {why}", self.name),
+            )),
+        }
+    }
+
+    fn set(&self, state: State) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+
+    /// Starts it; one that runs is replaced by a new one, which reads its file again, and no request fails for that.
+    pub async fn load(&self) -> Result<(), StartError> {
+        let _turn = self.turn.lock().await;
+        let started = match (self.served(), &self.starts) {
+            (Ok(Served::Model(model)), _) => return model.reload().await,
+            (Ok(Served::Graph(graph)), _) => return graph.reload().await,
+            (Err(_), Starts::Model(builder)) => (**builder).clone().start().await.map(Served::Model),
+            (Err(_), Starts::Graph(builder)) => (**builder).clone().start().await.map(Served::Graph),
+        };
+        match started {
+            Ok(served) => {
+                self.set(State::Ready(served));
+                Ok(())
+            }
+            Err(error) => {
+                self.set(State::Unavailable(error.to_string()));
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes no more requests, answers those that there are, and ends its processes.
+    pub async fn unload(&self, why: &str) {
+        let _turn = self.turn.lock().await;
+        let served = self.served();
+        self.set(State::Unavailable(why.to_owned()));
+        match served {
+            Ok(Served::Model(model)) => model.drain().await,
+            Ok(Served::Graph(graph)) => graph.drain().await,
+            Err(_) => {}
+        }
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.served().is_ok()
+    }
+
+    pub fn index(&self) -> ModelIndex {
+        let (state, reason) = match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+            State::Ready(_) => ("READY", String::new()),
+            State::Unavailable(why) => ("UNAVAILABLE", why.clone()),
+        };
+        ModelIndex { name: self.name.clone(), version: VERSION.to_owned(), state: state.to_owned(), reason }
+    }
+
+    pub fn metadata(&self) -> Result<ModelMetadata, ServeError> {
+        let served = self.served()?;
+        let (inputs, outputs) = served.tensors();
+        Ok(ModelMetadata {
+            name: self.name.clone(),
+            versions: vec![VERSION.to_owned()],
+            platform: served.platform().to_owned(),
+            inputs,
+            outputs,
+        })
+    }
+
+    pub fn config(&self) -> Result<ModelConfig, ServeError> {
+        let served = self.served()?;
+        let (inputs, outputs) = served.tensors();
+        // That of a model counts its rows beside the shape.
+        let (max_batch_size, skip) = match &served {
+            Served::Model(model) => (i32::try_from(model.max_batch()).unwrap_or(i32::MAX), 1),
+            Served::Graph(_) => (0, 0),
+        };
+        let of = |tensor: TensorMetadata| {
+            let datatype = Datatype::parse(&tensor.datatype, &tensor.name).map_or(0, Datatype::number);
+            let dims = tensor.shape[skip..].to_vec();
+            (tensor.name, datatype, if dims.is_empty() { vec![1] } else { dims })
+        };
+        let input = inputs.into_iter().map(of);
+        let output = outputs.into_iter().map(of);
+        Ok(ModelConfig {
+            name: self.name.clone(),
+            platform: served.platform().to_owned(),
+            backend: "orchestra".to_owned(),
+            max_batch_size,
+            input: input.map(|(name, data_type, dims)| ConfigInput { name, data_type, dims }).collect(),
+            output: output.map(|(name, data_type, dims)| ConfigOutput { name, data_type, dims }).collect(),
+        })
+    }
+
+    pub fn statistics(&self) -> ModelStatistics {
+        let batches = self.served().map_or(0, |served| served.batches());
+        ModelStatistics {
+            name: self.name.clone(),
+            version: VERSION.to_owned(),
+            last_inference: self.counts.last.load(Ordering::Relaxed),
+            inference_count: self.counts.items.load(Ordering::Relaxed),
+            execution_count: batches,
+            inference_stats: Some(InferStatistics {
+                success: Some(self.counts.done.read()),
+                fail: Some(self.counts.failed.read()),
+            }),
+        }
+    }
+
+    /// Answers a request, and counts it.
+    pub async fn infer(&self, call: Call) -> Result<Answer, ServeError> {
+        let began = Instant::now();
+        let served = self.served()?;
+        let (items, answer) = match served {
+            Served::Model(model) => infer(&model, call).await,
+            Served::Graph(graph) => process(&graph, call).await.map(|answer| (1, answer)),
+        }
+        .inspect_err(|_| self.counts.failed.add(began.elapsed()))?;
+        self.counts.done.add(began.elapsed());
+        self.counts.items.fetch_add(items, Ordering::Relaxed);
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.counts.last.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        Ok(answer)
+    }
+}
+
+impl Served {
+    fn platform(&self) -> &'static str {
+        match self {
+            Served::Model(_) => "onnxruntime_onnx",
+            Served::Graph(_) => "orchestra_graph",
+        }
+    }
+
+    fn tensors(&self) -> (Vec<TensorMetadata>, Vec<TensorMetadata>) {
+        match self {
+            Served::Model(model) => {
+                let of = |info: orchestra::TensorInfo| TensorMetadata {
+                    name: info.name,
+                    datatype: Datatype::of(info.dtype).name().to_owned(),
+                    shape: std::iter::once(None)
+                        .chain(info.row)
+                        .map(|dim| dim.map_or(-1, |dim| dim as i64))
+                        .collect(),
+                };
+                (model.inputs().into_iter().map(of).collect(), model.outputs().into_iter().map(of).collect())
+            }
+            Served::Graph(flow) => (graph::inputs(flow), graph::outputs(flow)),
+        }
+    }
+
+    /// How many batches its workers have run.
+    fn batches(&self) -> u64 {
+        let status = match self {
+            Served::Model(model) => model.status(),
+            Served::Graph(flow) => flow.status(),
+        };
+        let status = status.json();
+        let devices = status["devices"].as_array().into_iter().flatten();
+        devices.filter_map(|device| device["batches"].as_u64()).sum()
+    }
+}
+
+/// Runs the rows of a request. Gives how many, too.
+async fn infer(model: &Model, call: Call) -> Result<(u64, Answer), ServeError> {
+    let Call { inputs, outputs, within, priority, .. } = call;
+    let rows = inputs.first().and_then(|input| input.shape.first()).copied().unwrap_or(0);
+    let named = |input: NamedData| Ok((input.name.clone(), input.into_tensor()?));
+    let tensors: Tensors = inputs.into_iter().map(named).collect::<Result<_, ServeError>>()?;
+    let mut request = model.infer(tensors).priority(priority);
+    if let Some(within) = within {
+        request = request.deadline(within);
+    }
+    let tensors = request.await?;
+    let of = |wanted: &WantedOutput| {
+        let tensor = tensors.get(&wanted.name).ok_or_else(|| {
+            let names: Vec<&str> = tensors.iter().map(|(name, _)| name).collect();
+            ServeError::invalid(format!(
+                "the model has no output `{}`; outputs: `{}`",
+                wanted.name,
+                names.join("`, `")
+            ))
+        })?;
+        classified(NamedData::of_tensor(&wanted.name, tensor), wanted)
+    };
+    let outputs = match &outputs[..] {
+        [] => tensors.iter().map(|(name, tensor)| NamedData::of_tensor(name, tensor)).collect(),
+        wanted => wanted.iter().map(of).collect::<Result<_, _>>()?,
+    };
+    Ok((rows as u64, Answer { outputs }))
+}
+
+async fn process(flow: &Flow, call: Call) -> Result<Answer, ServeError> {
+    let Call { inputs, outputs, within, priority, id, .. } = call;
+    let item = graph::item(flow, inputs)?.named(id);
+    let mut request = flow.process(item).priority(priority);
+    if let Some(within) = within {
+        request = request.deadline(within);
+    }
+    let records = request.await?;
+    let of = |wanted: &WantedOutput| classified(graph::output(&wanted.name, flow, &records)?, wanted);
+    let outputs = match &outputs[..] {
+        [] => {
+            let all = graph::outputs(flow);
+            all.iter().map(|output| graph::output(&output.name, flow, &records)).collect::<Result<_, _>>()?
+        }
+        wanted => wanted.iter().map(of).collect::<Result<_, _>>()?,
+    };
+    Ok(Answer { outputs })
+}
+
+fn classified(output: NamedData, wanted: &WantedOutput) -> Result<NamedData, ServeError> {
+    if wanted.classes == 0 { Ok(output) } else { output.classes(wanted.classes) }
+}
+
+/// All that is served.
+pub type Entries = Vec<Arc<Entry>>;

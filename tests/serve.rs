@@ -1,0 +1,303 @@
+//! `orchestra serve`: requests over HTTP and gRPC. A client of another make judges the protocol (`oip/suite.py`); here requests are rubbish, workers are
+//! killed under load, and signals come.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{Run, Workplace, python_env, repository, until, write_pictures};
+use orchestra_testkit::images::{index_of_blocks, picture};
+use orchestra_testkit::models;
+use orchestra_testkit::size::{scaled, storm};
+use orchestra_testkit::striker::{Fault, strike_workers};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+/// A server of a workplace.
+struct Server {
+    run: Run,
+    http: String,
+    grpc: String,
+}
+
+impl Server {
+    fn start(place: &Workplace, arguments: &[&str]) -> Self {
+        let file = place.workflow();
+        let mut all = vec!["serve", file.to_str().unwrap(), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"];
+        all.extend(arguments);
+        let mut run = place.start_command_with(&all, &[]);
+        run.must_say("gRPC at ");
+        let said = run.said();
+        let line = said.lines().find(|line| line.starts_with("serving ")).unwrap();
+        let (rest, grpc) = line.split_once(", gRPC at ").unwrap();
+        let (_, http) = rest.split_once("http://").unwrap();
+        Self { http: http.to_owned(), grpc: grpc.to_owned(), run }
+    }
+
+    /// Sends bytes, and gives the status and the body of the answer; 0 where the connection is closed without one.
+    fn raw(&self, bytes: &[u8]) -> (u16, Vec<u8>) {
+        let mut stream = TcpStream::connect(&self.http).unwrap();
+        // A server that has refused what comes need not read it.
+        drop(stream.write_all(bytes));
+        drop(stream.shutdown(std::net::Shutdown::Write));
+        let mut answer = Vec::new();
+        drop(stream.read_to_end(&mut answer));
+        let text = String::from_utf8_lossy(&answer);
+        let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        let body = answer.windows(4).position(|end| end == b"\r\n\r\n").map_or(answer.len(), |at| at + 4);
+        (status, answer[body..].to_vec())
+    }
+
+    fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> (u16, Vec<u8>) {
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: {}\r\n{headers}\r\n",
+            body.len()
+        );
+        self.raw(&[head.as_bytes(), body].concat())
+    }
+
+    fn get(&self, path: &str) -> (u16, Value) {
+        let (status, body) = self.send("GET", path, "", b"");
+        (status, serde_json::from_slice(&body).unwrap_or(Value::Null))
+    }
+
+    fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        let (status, answer) = self.send("POST", path, "", body.to_string().as_bytes());
+        (status, serde_json::from_slice(&answer).unwrap_or(Value::Null))
+    }
+
+    fn end(self) {
+        self.run.signal(Signal::TERM);
+        self.run.wait().must_exit(0);
+    }
+}
+
+/// A model that gives back the index that is drawn in a picture, alone.
+fn blocks(place: &Workplace, keys: &str) -> PathBuf {
+    let model = models::blocks(&place.path("models"), [1, 32, 32]).unwrap();
+    place.write(format!(
+        "version = 1\n[models.blocks]\npath = {model:?}\nthreads = 1\n{keys}\n[devices]\nuse = [\"cpu\"]\n"
+    ));
+    model
+}
+
+/// A request for the picture that shows this index.
+fn request(index: u64) -> Value {
+    let pixels = picture(index, 32, 32).into_raw();
+    json!({ "inputs": [{ "name": "pixels", "shape": [1, 1, 32, 32], "datatype": "FP32", "data": pixels }] })
+}
+
+/// The index that an answer shows.
+fn shown(answer: &Value) -> Option<u64> {
+    let data = answer["outputs"][0]["data"].as_array()?;
+    index_of_blocks(&data.iter().map(|x| x.as_f64().unwrap() as f32).collect::<Vec<_>>())
+}
+
+#[test]
+fn a_client_of_another_make_finds_the_protocol_over_http_and_grpc() {
+    let Some(python) = python_env("oip") else { return };
+    let place = Workplace::new();
+    blocks(&place, "");
+    let server = Server::start(&place, &[]);
+    let suite = Command::new(python)
+        .arg(repository().join("tests/oip/suite.py"))
+        .args([&server.http, &server.grpc, "blocks", "pixels", "1,32,32", "blocks"])
+        .output()
+        .unwrap();
+    let table = String::from_utf8_lossy(&suite.stdout);
+    println!("{table}");
+    assert!(suite.status.success(), "{table}{}", String::from_utf8_lossy(&suite.stderr));
+    server.end();
+}
+
+#[test]
+fn a_graph_answers_for_the_bytes_of_a_picture_and_for_columns() {
+    let place = Workplace::new();
+    let model = models::blocks(&place.path("models"), [1, 32, 32]).unwrap();
+    place.write(format!(
+        "version = 1\n[sources.scans]\nkind = \"request\"\n[models.blocks]\npath = {model:?}\n\
+         [stages.pixels]\nkind = \"image\"\nfrom = \"scans\"\nsize = [32, 32]\ncolor = \"gray\"\nscale = 1.0\n\
+         [stages.read]\nkind = \"infer\"\nfrom = \"pixels\"\nmodel = \"blocks\"\n\
+         [sinks.seen]\nkind = \"reply\"\nfrom = \"read\"\n[devices]\nuse = [\"cpu\"]\n"
+    ));
+    write_pictures(&place.images(), 2);
+    let mut files: Vec<_> = fs::read_dir(place.images()).unwrap().map(|file| file.unwrap().path()).collect();
+    files.sort();
+    let server = Server::start(&place, &[]);
+    let (status, metadata) = server.get("/v2/models/workflow");
+    let expected = json!([{ "name": "picture", "datatype": "BYTES", "shape": [1] }]);
+    assert_eq!((status, &metadata["inputs"]), (200, &expected));
+    for (index, file) in (0..).zip(files) {
+        let png = fs::read(file).unwrap();
+        let input = json!({ "name": "picture", "shape": [1], "datatype": "BYTES", "parameters": { "binary_data_size": png.len() + 4 } });
+        let head = json!({ "inputs": [input] }).to_string();
+        let length = u32::try_from(png.len()).unwrap().to_le_bytes();
+        let body = [head.as_bytes(), &length, &png].concat();
+        let header = format!("Inference-Header-Content-Length: {}\r\n", head.len());
+        let (status, answer) = server.send("POST", "/v2/models/workflow/infer", &header, &body);
+        let answer: Value = serde_json::from_slice(&answer).unwrap();
+        assert_eq!(status, 200, "{answer}");
+        let by_name = |name: &str| {
+            let outputs = answer["outputs"].as_array().unwrap();
+            outputs.iter().find(|output| output["name"] == name).unwrap().clone()
+        };
+        assert_eq!(shown(&json!({ "outputs": [by_name("seen.blocks")] })), Some(index));
+        let record: Value = serde_json::from_str(by_name("seen")["data"][0].as_str().unwrap()).unwrap();
+        assert_eq!(record["blocks"]["data"], by_name("seen.blocks")["data"]);
+    }
+    let rubbish = json!({ "inputs": [{ "name": "picture", "shape": [1], "datatype": "BYTES", "data": ["no picture"] }] });
+    let (status, answer) = server.post("/v2/models/workflow/infer", &rubbish);
+    assert!(status == 400 && answer["error"].as_str().unwrap().contains("decode"), "{status} {answer}");
+    server.end();
+}
+
+#[test]
+fn what_is_no_request_is_refused_with_a_reason_and_the_next_one_is_answered() {
+    let place = Workplace::new();
+    blocks(&place, "");
+    let server = Server::start(&place, &[]);
+    let path = "/v2/models/blocks/infer";
+    let of = |input: Value| json!({ "inputs": [input] });
+    let named = |more: Value| {
+        let mut input = request(1)["inputs"][0].clone();
+        input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        of(input)
+    };
+    for (what, body, words) in [
+        ("no inputs", json!({}), "inputs"),
+        ("a wrong type", json!({ "inputs": 7 }), "JSON"),
+        ("an unknown input", named(json!({ "name": "x" })), "`x`"),
+        ("an unknown datatype", named(json!({ "datatype": "FP8" })), "FP8"),
+        ("a negative dimension", named(json!({ "shape": [-1, 1, 32, 32] })), "-1"),
+        (
+            "dimensions beyond all memory",
+            named(json!({ "shape": [4_611_686_018_427_387_904_i64, 4, 2, 2] })),
+            "elements",
+        ),
+        ("too few elements", named(json!({ "data": [1, 2] })), "2 elements"),
+        ("no elements", named(json!({ "data": null })), "pixels"),
+        ("words for numbers", named(json!({ "data": ["a"] })), "pixels"),
+        (
+            "binary data that is not there",
+            named(json!({ "data": null, "parameters": { "binary_data_size": 4096 } })),
+            "binary",
+        ),
+        ("no rows", named(json!({ "shape": [0, 1, 32, 32], "data": [] })), "row"),
+        ("an unknown output", json!({ "inputs": request(1)["inputs"], "outputs": [{ "name": "x" }] }), "`x`"),
+    ] {
+        let (status, answer) = server.post(path, &body);
+        let error = answer["error"].as_str().unwrap_or_default();
+        assert!(status == 400 && error.contains(words), "{what}: {status} {answer}");
+    }
+    let deep = "[".repeat(100_000);
+    let nested = format!(r#"{{"inputs":[{{"name":"pixels","shape":[1],"datatype":"FP32","data":{deep}"#);
+    let length = "Inference-Header-Content-Length: 99999999999\r\n";
+    for (what, (status, _), expected) in [
+        ("no JSON", server.send("POST", path, "", b"\xff\xfe\0"), 400),
+        ("JSON without an end", server.send("POST", path, "", nested.as_bytes()), 400),
+        ("a length beyond the body", server.send("POST", path, length, b"{}"), 400),
+        ("another method", server.send("DELETE", path, "", b""), 405),
+        ("another path", server.send("POST", "/v2/models/blocks/nothing", "", b"{}"), 404),
+        ("another model", server.send("POST", "/v2/models/../infer", "", b"{}"), 404),
+        ("no HTTP", server.raw(b"\x16\x03\x01\x02\0\x01\0\x01\xfc"), 400),
+        (
+            "a body of gigabytes",
+            server.raw(
+                format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n{{")
+                    .as_bytes(),
+            ),
+            413,
+        ),
+    ] {
+        assert_eq!(status, expected, "{what}");
+    }
+    // A body that never comes holds nothing up.
+    let mut slow = TcpStream::connect(&server.http).unwrap();
+    slow.write_all(format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{{").as_bytes())
+        .unwrap();
+    let (status, answer) = server.post(path, &request(5));
+    assert_eq!((status, shown(&answer)), (200, Some(5)));
+    drop(slow);
+    server.end();
+}
+
+#[test]
+fn a_token_is_asked_for_but_not_by_the_health_of_the_server() {
+    let place = Workplace::new();
+    blocks(&place, "");
+    fs::write(place.path("token"), "open sesame\n").unwrap();
+    let file = place.path("token");
+    let server = Server::start(&place, &["--token-file", file.to_str().unwrap()]);
+    let path = "/v2/models/blocks";
+    assert_eq!(server.get("/v2/health/live").0, 200);
+    assert_eq!(server.get("/v2/health/ready").0, 200);
+    assert_eq!(server.get(path).0, 401);
+    assert_eq!(server.send("GET", path, "Authorization: Bearer open\r\n", b"").0, 401);
+    assert_eq!(server.send("GET", path, "Authorization: Bearer open sesame\r\n", b"").0, 200);
+    server.end();
+}
+
+#[test]
+fn requests_get_their_own_answers_while_workers_are_killed_and_files_read_again() {
+    let _turn = storm();
+    let place = Workplace::new();
+    blocks(&place, "workers = 2");
+    let server = Server::start(&place, &[]);
+    let (clients, each, reloads) = (8, scaled(500, 40), scaled(50, 3));
+    let refused = AtomicU64::new(0);
+    let killed = strike_workers(server.run.pid(), Duration::from_millis(100), Fault::Kill);
+    thread::scope(|scope| {
+        let server = &server;
+        let refused = &refused;
+        let asks = (0..clients).map(|client| {
+            scope.spawn(move || {
+                for n in 0..each {
+                    let index = client * each + n;
+                    let (status, answer) = server.post("/v2/models/blocks/infer", &request(index));
+                    match status {
+                        200 => assert_eq!(shown(&answer), Some(index)),
+                        // A worker that dies young again and again is announced.
+                        503 => drop(refused.fetch_add(1, Ordering::Relaxed)),
+                        status => panic!("{status} {answer}"),
+                    }
+                }
+            })
+        });
+        let asks: Vec<_> = asks.collect();
+        for _ in 0..reloads {
+            server.run.signal(Signal::HUP);
+        }
+        asks.into_iter().for_each(|ask| ask.join().unwrap());
+    });
+    let killed = killed.stop().len();
+    let asked = clients * each;
+    println!("{asked} requests, {killed} workers killed, {refused:?} refused for a while");
+    assert!(killed > 0 && refused.into_inner() * 2 < asked);
+    until("it answers as before", || server.post("/v2/models/blocks/infer", &request(1)).0 == 200);
+    server.end();
+}
+
+#[test]
+fn a_file_without_anything_to_serve_and_an_address_that_is_taken_are_told_at_once() {
+    let place = Workplace::of("version = 1\n");
+    let serve = |place: &Workplace, http: &str| {
+        let file = place.workflow();
+        place.start_command_with(
+            &["serve", file.to_str().unwrap(), "--http", http, "--grpc", "127.0.0.1:0"],
+            &[],
+        )
+    };
+    serve(&place, "127.0.0.1:0").wait().must_exit(78).must_say(&["has nothing to serve", "[models.NAME]"]);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    blocks(&place, "");
+    serve(&place, &address).wait().must_exit(75).must_say(&["cannot listen", &address]);
+    blocks(&place, "nonsense = 1");
+    serve(&place, "127.0.0.1:0").wait().must_exit(78).must_say(&["nonsense", "workflow.toml:5"]);
+    assert!(Path::new(&place.workflow()).exists());
+}
