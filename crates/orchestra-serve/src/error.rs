@@ -20,6 +20,7 @@ pub enum ErrorKind {
     /// The request is wrong wherever it is sent.
     Invalid,
     NotFound,
+    TooLarge,
     Unauthorized,
     /// As many requests wait as may.
     Overloaded,

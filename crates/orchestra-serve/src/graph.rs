@@ -102,30 +102,23 @@ fn text_of(input: NamedData) -> Result<String, ServeError> {
         .map_err(|_| ServeError::invalid(format!("input `{name}` is no text in UTF-8")))
 }
 
-/// The output `SINK` or `SINK.COLUMN` of these records.
+/// The output `SINK` or `SINK.COLUMN` of these records, which is one of [`outputs`].
 pub fn output(name: &str, flow: &Flow, records: &[Record]) -> Result<NamedData, ServeError> {
-    let sinks = flow.outputs();
-    let sink = sinks.iter().find(|(sink, _)| {
-        name.strip_prefix(&**sink).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    });
-    let (sink, columns) = sink.ok_or_else(|| no_output(name, &outputs(flow)))?;
+    let bug = || internal(format!("the sinks do not give `{name}` any more; load the graph again"));
+    let (sink, column) = name.split_once('.').map_or((name, None), |(sink, column)| (sink, Some(column)));
     let records: Vec<&Record> = records.iter().filter(|record| record.sink() == sink).collect();
-    if name == sink {
+    let Some(column) = column else {
         let json = |record: &&Record| Ok(Bytes::from(record.json().map_err(internal)?.to_string()));
         let elements: Vec<Bytes> = records.iter().map(json).collect::<Result<_, ServeError>>()?;
         return NamedData::new(name, vec![elements.len()], Data::Bytes(elements));
-    }
-    let column = name.strip_prefix(&**sink).and_then(|rest| rest.strip_prefix('.')).unwrap_or_default();
-    let found = columns.iter().enumerate().find(|(_, of)| of.name == column && is_tensor(&of.ty));
-    let (at, column) = found.ok_or_else(|| no_output(name, &outputs(flow)))?;
+    };
+    let sinks = flow.outputs();
+    let (_, columns) = sinks.iter().find(|(of, _)| of == sink).ok_or_else(bug)?;
+    let found = columns.iter().enumerate().find(|(_, of)| of.name == column);
+    let (at, column) = found.ok_or_else(bug)?;
     let values: Vec<Vec<StoredValue<'_>>> =
         records.iter().map(|record| record.values().map_err(internal)).collect::<Result<_, _>>()?;
     stacked(name, column, values.iter().map(|row| &row[at]))
-}
-
-pub fn no_output(name: &str, outputs: &[TensorMetadata]) -> ServeError {
-    let names: Vec<&str> = outputs.iter().map(|output| &*output.name).collect();
-    ServeError::invalid(format!("there is no output `{name}`; outputs: `{}`", names.join("`, `")))
 }
 
 fn internal(error: impl std::fmt::Display) -> ServeError {

@@ -167,6 +167,7 @@ impl From<ServeError> for Status {
         let code = match error.kind {
             ErrorKind::Invalid => Code::InvalidArgument,
             ErrorKind::NotFound => Code::NotFound,
+            ErrorKind::TooLarge => Code::OutOfRange,
             ErrorKind::Unauthorized => Code::Unauthenticated,
             ErrorKind::Overloaded => Code::ResourceExhausted,
             ErrorKind::Unavailable => Code::Unavailable,

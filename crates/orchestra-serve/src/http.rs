@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::{BufMut as _, Bytes, BytesMut};
-use http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -46,7 +47,7 @@ pub fn router(service: Service) -> Router {
         .route("/v2/repository/models/{model}/unload", post(unload))
         .layer(RequestDecompressionLayer::new())
         .layer(DefaultBodyLimit::max(limit))
-        .route_layer(from_fn_with_state(service.clone(), authorize))
+        .route_layer(from_fn_with_state(service.clone(), admit))
         .route("/v2/health/live", get(async || StatusCode::OK))
         .route("/v2/health/ready", get(ready))
         .fallback(async |request: Request| {
@@ -64,12 +65,23 @@ pub fn is_authorized(service: &Service, headers: &HeaderMap) -> bool {
     brought.is_some_and(|brought| brought.ct_eq(token.as_bytes()).into())
 }
 
-async fn authorize(State(service): State<Service>, request: Request, next: Next) -> Response {
-    if is_authorized(&service, request.headers()) {
-        return next.run(request).await;
+/// Refuses what brings no token, or announces a body that is too large: nothing of it is read.
+async fn admit(State(service): State<Service>, request: Request, next: Next) -> Response {
+    if !is_authorized(&service, request.headers()) {
+        let what = "this server asks for a token: `Authorization: Bearer TOKEN`";
+        return ServeError::new(ErrorKind::Unauthorized, what).into_response();
     }
-    let what = "this server asks for a token: `Authorization: Bearer TOKEN`";
-    ServeError::new(ErrorKind::Unauthorized, what).into_response()
+    let announced =
+        request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let most = service.limits().message_bytes;
+    if announced.is_some_and(|length: u64| length > most as u64) {
+        return too_large(most).into_response();
+    }
+    next.run(request).await
+}
+
+fn too_large(most: usize) -> ServeError {
+    ServeError::new(ErrorKind::TooLarge, format!("the request is larger than {most} bytes"))
 }
 
 impl IntoResponse for ServeError {
@@ -77,6 +89,7 @@ impl IntoResponse for ServeError {
         let status = match self.kind {
             ErrorKind::Invalid => StatusCode::BAD_REQUEST,
             ErrorKind::NotFound => StatusCode::NOT_FOUND,
+            ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             ErrorKind::Unauthorized => StatusCode::UNAUTHORIZED,
             ErrorKind::Overloaded | ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             ErrorKind::Deadline => StatusCode::GATEWAY_TIMEOUT,
@@ -228,8 +241,13 @@ async fn infer(
     State(service): State<Service>,
     Path(path): Path<ModelPath>,
     headers: HeaderMap,
-    body: Bytes,
+    body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ServeError> {
+    path.entry(&service)?;
+    let body = body.map_err(|error| match error.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => too_large(service.limits().message_bytes),
+        _ => ServeError::invalid(format!("the body cannot be read: {error}")),
+    })?;
     let (call, default_binary) = call(path, &headers, &body)?;
     let (model, id) = (call.model.clone(), call.id.clone());
     let binary: Vec<bool> = call.outputs.iter().map(|output| output.is_binary).collect();

@@ -34,12 +34,18 @@ pub enum Starts {
 }
 
 enum State {
-    Ready(Served),
+    Ready(Arc<Loaded>),
     /// Why it is not.
     Unavailable(String),
 }
 
-#[derive(Clone)]
+/// What runs, and what it takes and gives.
+struct Loaded {
+    served: Served,
+    inputs: Vec<TensorMetadata>,
+    outputs: Vec<TensorMetadata>,
+}
+
 enum Served {
     Model(Model),
     Graph(Flow),
@@ -81,9 +87,9 @@ impl Entry {
         Self { name, starts, state, turn: tokio::sync::Mutex::default(), counts: Counts::default() }
     }
 
-    fn served(&self) -> Result<Served, ServeError> {
+    fn loaded(&self) -> Result<Arc<Loaded>, ServeError> {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Ready(served) => Ok(served.clone()),
+            State::Ready(loaded) => Ok(Arc::clone(loaded)),
             State::Unavailable(why) => Err(ServeError::new(
                 ErrorKind::Unavailable,
                 format!("`{}` is not available: {why}", self.name),
@@ -98,38 +104,33 @@ impl Entry {
     /// Starts it; one that runs is replaced by a new one, which reads its file again, and no request fails for that.
     pub async fn load(&self) -> Result<(), StartError> {
         let _turn = self.turn.lock().await;
-        let started = match (self.served(), &self.starts) {
-            (Ok(Served::Model(model)), _) => return model.reload().await,
-            (Ok(Served::Graph(graph)), _) => return graph.reload().await,
+        let started = match (self.loaded(), &self.starts) {
+            (Ok(loaded), _) => return loaded.served.reload().await.map(|served| self.put(served)),
             (Err(_), Starts::Model(builder)) => (**builder).clone().start().await.map(Served::Model),
             (Err(_), Starts::Graph(builder)) => (**builder).clone().start().await.map(Served::Graph),
         };
-        match started {
-            Ok(served) => {
-                self.set(State::Ready(served));
-                Ok(())
-            }
-            Err(error) => {
-                self.set(State::Unavailable(error.to_string()));
-                Err(error)
-            }
-        }
+        started
+            .map(|served| self.put(served))
+            .inspect_err(|error| self.set(State::Unavailable(error.to_string())))
+    }
+
+    fn put(&self, served: Served) {
+        let (inputs, outputs) = served.tensors();
+        self.set(State::Ready(Arc::new(Loaded { served, inputs, outputs })));
     }
 
     /// Takes no more requests, answers those that there are, and ends its processes.
     pub async fn unload(&self, why: &str) {
         let _turn = self.turn.lock().await;
-        let served = self.served();
+        let loaded = self.loaded();
         self.set(State::Unavailable(why.to_owned()));
-        match served {
-            Ok(Served::Model(model)) => model.drain().await,
-            Ok(Served::Graph(graph)) => graph.drain().await,
-            Err(_) => {}
+        if let Ok(loaded) = loaded {
+            loaded.served.drain().await;
         }
     }
 
     pub fn is_ready(&self) -> bool {
-        self.served().is_ok()
+        self.loaded().is_ok()
     }
 
     pub fn index(&self) -> ModelIndex {
@@ -141,35 +142,32 @@ impl Entry {
     }
 
     pub fn metadata(&self) -> Result<ModelMetadata, ServeError> {
-        let served = self.served()?;
-        let (inputs, outputs) = served.tensors();
+        let loaded = self.loaded()?;
         Ok(ModelMetadata {
             name: self.name.clone(),
             versions: vec![VERSION.to_owned()],
-            platform: served.platform().to_owned(),
-            inputs,
-            outputs,
+            platform: loaded.served.platform().to_owned(),
+            inputs: loaded.inputs.clone(),
+            outputs: loaded.outputs.clone(),
         })
     }
 
     pub fn config(&self) -> Result<ModelConfig, ServeError> {
-        let served = self.served()?;
-        let (inputs, outputs) = served.tensors();
+        let loaded = self.loaded()?;
         // That of a model counts its rows beside the shape.
-        let (max_batch_size, skip) = match &served {
+        let (max_batch_size, skip) = match &loaded.served {
             Served::Model(model) => (i32::try_from(model.max_batch()).unwrap_or(i32::MAX), 1),
             Served::Graph(_) => (0, 0),
         };
-        let of = |tensor: TensorMetadata| {
+        let of = |tensor: &TensorMetadata| {
             let datatype = Datatype::parse(&tensor.datatype, &tensor.name).map_or(0, Datatype::number);
             let dims = tensor.shape[skip..].to_vec();
-            (tensor.name, datatype, if dims.is_empty() { vec![1] } else { dims })
+            (tensor.name.clone(), datatype, if dims.is_empty() { vec![1] } else { dims })
         };
-        let input = inputs.into_iter().map(of);
-        let output = outputs.into_iter().map(of);
+        let (input, output) = (loaded.inputs.iter().map(of), loaded.outputs.iter().map(of));
         Ok(ModelConfig {
             name: self.name.clone(),
-            platform: served.platform().to_owned(),
+            platform: loaded.served.platform().to_owned(),
             backend: "orchestra".to_owned(),
             max_batch_size,
             input: input.map(|(name, data_type, dims)| ConfigInput { name, data_type, dims }).collect(),
@@ -178,7 +176,7 @@ impl Entry {
     }
 
     pub fn statistics(&self) -> ModelStatistics {
-        let batches = self.served().map_or(0, |served| served.batches());
+        let batches = self.loaded().map_or(0, |loaded| loaded.served.batches());
         ModelStatistics {
             name: self.name.clone(),
             version: VERSION.to_owned(),
@@ -195,10 +193,15 @@ impl Entry {
     /// Answers a request, and counts it.
     pub async fn infer(&self, call: Call) -> Result<Answer, ServeError> {
         let began = Instant::now();
-        let served = self.served()?;
-        let (items, answer) = match served {
-            Served::Model(model) => infer(&model, call).await,
-            Served::Graph(graph) => process(&graph, call).await.map(|answer| (1, answer)),
+        let loaded = self.loaded()?;
+        let outputs = &loaded.outputs;
+        let is_given = |wanted: &&WantedOutput| outputs.iter().any(|output| output.name == wanted.name);
+        if let Some(unknown) = call.outputs.iter().find(|wanted| !is_given(wanted)) {
+            return Err(no_output(&unknown.name, outputs));
+        }
+        let (items, answer) = match &loaded.served {
+            Served::Model(model) => infer(model, call).await,
+            Served::Graph(graph) => process(graph, call, outputs).await.map(|answer| (1, answer)),
         }
         .inspect_err(|_| self.counts.failed.add(began.elapsed()))?;
         self.counts.done.add(began.elapsed());
@@ -209,7 +212,27 @@ impl Entry {
     }
 }
 
+fn no_output(name: &str, outputs: &[TensorMetadata]) -> ServeError {
+    let names: Vec<&str> = outputs.iter().map(|output| &*output.name).collect();
+    ServeError::invalid(format!("there is no output `{name}`; outputs: `{}`", names.join("`, `")))
+}
+
 impl Served {
+    /// Gives itself, since it goes on as it was under another signature.
+    async fn reload(&self) -> Result<Self, StartError> {
+        match self {
+            Served::Model(model) => model.reload().await.map(|()| Served::Model(model.clone())),
+            Served::Graph(flow) => flow.reload().await.map(|()| Served::Graph(flow.clone())),
+        }
+    }
+
+    async fn drain(&self) {
+        match self {
+            Served::Model(model) => model.drain().await,
+            Served::Graph(flow) => flow.drain().await,
+        }
+    }
+
     fn platform(&self) -> &'static str {
         match self {
             Served::Model(_) => "onnxruntime_onnx",
@@ -258,15 +281,7 @@ async fn infer(model: &Model, call: Call) -> Result<(u64, Answer), ServeError> {
     }
     let tensors = request.await?;
     let of = |wanted: &WantedOutput| {
-        let tensor = tensors.get(&wanted.name).ok_or_else(|| {
-            let names: Vec<&str> = tensors.iter().map(|(name, _)| name).collect();
-            ServeError::invalid(format!(
-                "the model has no output `{}`; outputs: `{}`",
-                wanted.name,
-                names.join("`, `")
-            ))
-        })?;
-        classified(NamedData::of_tensor(&wanted.name, tensor), wanted)
+        classified(NamedData::of_tensor(&wanted.name, &tensors[&*wanted.name]), wanted)
     };
     let outputs = match &outputs[..] {
         [] => tensors.iter().map(|(name, tensor)| NamedData::of_tensor(name, tensor)).collect(),
@@ -275,7 +290,7 @@ async fn infer(model: &Model, call: Call) -> Result<(u64, Answer), ServeError> {
     Ok((rows as u64, Answer { outputs }))
 }
 
-async fn process(flow: &Flow, call: Call) -> Result<Answer, ServeError> {
+async fn process(flow: &Flow, call: Call, all: &[TensorMetadata]) -> Result<Answer, ServeError> {
     let Call { inputs, outputs, within, priority, id, .. } = call;
     let item = graph::item(flow, inputs)?.named(id);
     let mut request = flow.process(item).priority(priority);
@@ -286,7 +301,6 @@ async fn process(flow: &Flow, call: Call) -> Result<Answer, ServeError> {
     let of = |wanted: &WantedOutput| classified(graph::output(&wanted.name, flow, &records)?, wanted);
     let outputs = match &outputs[..] {
         [] => {
-            let all = graph::outputs(flow);
             all.iter().map(|output| graph::output(&output.name, flow, &records)).collect::<Result<_, _>>()?
         }
         wanted => wanted.iter().map(of).collect::<Result<_, _>>()?,

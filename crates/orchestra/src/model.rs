@@ -42,7 +42,7 @@ impl Orchestra {
         ModelBuilder::new(self.clone(), file.into())
     }
 
-    /// The models of a workflow file by name, each to be started alone, as its table `[models.NAME]` says.
+    /// The models of a workflow file that none of its stages runs, by name, each to be started alone, as its table `[models.NAME]` says.
     ///
     /// # Errors
     /// The text is no TOML, or a model has no `path`. What is wrong with its other keys the start says.
