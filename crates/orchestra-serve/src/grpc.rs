@@ -134,9 +134,9 @@ where
 }
 
 /// A method with one request and one answer.
-struct Method<F>(Service, F);
+struct UnaryMethod<F>(Service, F);
 
-impl<Q, A, F, R> UnaryService<Q> for Method<F>
+impl<Q, A, F, R> UnaryService<Q> for UnaryMethod<F>
 where
     Q: Message,
     A: Message + 'static,
@@ -159,7 +159,7 @@ where
     F: Fn(Service, Q) -> R,
     R: Future<Output = Result<A, ServeError>> + Send + 'static,
 {
-    grpc::<Q, A>(&service).unary(Method(service, method), request).await
+    grpc::<Q, A>(&service).unary(UnaryMethod(service, method), request).await
 }
 
 impl From<ServeError> for Status {

@@ -229,7 +229,7 @@ struct AnswerOutput<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     parameters: Option<BinarySize>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    data: Option<json::Written<'a>>,
+    data: Option<json::OutputData<'a>>,
 }
 
 #[derive(Serialize)]
@@ -328,7 +328,7 @@ fn written(
         datatype: output.datatype().name(),
         shape: &output.shape,
         parameters: raw.as_ref().map(|raw| BinarySize { binary_data_size: raw.len() }),
-        data: raw.is_none().then_some(json::Written(output)),
+        data: raw.is_none().then_some(json::OutputData(output)),
     });
     let body = AnswerBody { model_name: model, model_version: VERSION, id, outputs: outputs.collect() };
     let json = serde_json::to_vec(&body).map_err(|error| ServeError::invalid(error.to_string()))?;

@@ -44,7 +44,9 @@ fn tensor<T: TensorElement + JsonElement>(shape: Vec<usize>, data: &RawValue) ->
 fn elements<T: JsonElement>(data: &RawValue) -> Result<Vec<T>, String> {
     let mut elements = Vec::new();
     let mut json = serde_json::Deserializer::from_str(data.get());
-    Elements(&mut elements, PhantomData::<T>).deserialize(&mut json).map_err(|error| error.to_string())?;
+    ElementLists(&mut elements, PhantomData::<T>)
+        .deserialize(&mut json)
+        .map_err(|error| error.to_string())?;
     Ok(elements)
 }
 
@@ -109,9 +111,9 @@ impl JsonElement for Bytes {
 }
 
 /// Takes elements from lists of any depth.
-struct Elements<'v, T>(&'v mut Vec<T>, PhantomData<T>);
+struct ElementLists<'v, T>(&'v mut Vec<T>, PhantomData<T>);
 
-impl<'de, T: JsonElement> DeserializeSeed<'de> for Elements<'_, T> {
+impl<'de, T: JsonElement> DeserializeSeed<'de> for ElementLists<'_, T> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
@@ -119,7 +121,7 @@ impl<'de, T: JsonElement> DeserializeSeed<'de> for Elements<'_, T> {
     }
 }
 
-impl<T: JsonElement> Elements<'_, T> {
+impl<T: JsonElement> ElementLists<'_, T> {
     fn push<E: serde::de::Error>(
         self,
         element: Option<T>,
@@ -130,7 +132,7 @@ impl<T: JsonElement> Elements<'_, T> {
     }
 }
 
-impl<'de, T: JsonElement> Visitor<'de> for Elements<'_, T> {
+impl<'de, T: JsonElement> Visitor<'de> for ElementLists<'_, T> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -138,7 +140,7 @@ impl<'de, T: JsonElement> Visitor<'de> for Elements<'_, T> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        while list.next_element_seed(Elements(self.0, PhantomData))?.is_some() {}
+        while list.next_element_seed(ElementLists(self.0, PhantomData))?.is_some() {}
         Ok(())
     }
 
@@ -165,9 +167,9 @@ impl<'de, T: JsonElement> Visitor<'de> for Elements<'_, T> {
 }
 
 /// The elements of an output, in one list.
-pub struct Written<'a>(pub &'a NamedData);
+pub struct OutputData<'a>(pub &'a NamedData);
 
-impl Serialize for Written<'_> {
+impl Serialize for OutputData<'_> {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
         let Self(NamedData { name, data, .. }) = self;
         let tensor = match data {

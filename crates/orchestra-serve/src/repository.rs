@@ -25,7 +25,7 @@ pub struct Entry {
     state: Mutex<State>,
     /// One load or unload at a time.
     turn: tokio::sync::Mutex<()>,
-    counts: Counts,
+    counts: RequestCounts,
 }
 
 pub enum Starts {
@@ -34,38 +34,38 @@ pub enum Starts {
 }
 
 enum State {
-    Ready(Arc<Loaded>),
+    Ready(Arc<LoadedEntry>),
     /// Why it is not.
     Unavailable(String),
 }
 
 /// What runs, and what it takes and gives.
-struct Loaded {
-    served: Served,
+struct LoadedEntry {
+    served: ModelOrGraph,
     inputs: Vec<TensorMetadata>,
     outputs: Vec<TensorMetadata>,
 }
 
-enum Served {
+enum ModelOrGraph {
     Model(Model),
     Graph(Flow),
 }
 
 #[derive(Default)]
-struct Counts {
-    done: Timed,
-    failed: Timed,
+struct RequestCounts {
+    done: TimedCount,
+    failed: TimedCount,
     items: AtomicU64,
     last: AtomicU64,
 }
 
 #[derive(Default)]
-struct Timed {
+struct TimedCount {
     count: AtomicU64,
     ns: AtomicU64,
 }
 
-impl Timed {
+impl TimedCount {
     fn add(&self, time: Duration) {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.ns.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -84,10 +84,10 @@ pub struct Answer {
 impl Entry {
     pub fn new(name: String, starts: Starts) -> Self {
         let state = Mutex::new(State::Unavailable("it is not loaded yet".to_owned()));
-        Self { name, starts, state, turn: tokio::sync::Mutex::default(), counts: Counts::default() }
+        Self { name, starts, state, turn: tokio::sync::Mutex::default(), counts: RequestCounts::default() }
     }
 
-    fn loaded(&self) -> Result<Arc<Loaded>, ServeError> {
+    fn loaded(&self) -> Result<Arc<LoadedEntry>, ServeError> {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Ready(loaded) => Ok(Arc::clone(loaded)),
             State::Unavailable(why) => Err(ServeError::new(
@@ -106,17 +106,17 @@ impl Entry {
         let _turn = self.turn.lock().await;
         let started = match (self.loaded(), &self.starts) {
             (Ok(loaded), _) => return loaded.served.reload().await.map(|served| self.put(served)),
-            (Err(_), Starts::Model(builder)) => (**builder).clone().start().await.map(Served::Model),
-            (Err(_), Starts::Graph(builder)) => (**builder).clone().start().await.map(Served::Graph),
+            (Err(_), Starts::Model(builder)) => (**builder).clone().start().await.map(ModelOrGraph::Model),
+            (Err(_), Starts::Graph(builder)) => (**builder).clone().start().await.map(ModelOrGraph::Graph),
         };
         started
             .map(|served| self.put(served))
             .inspect_err(|error| self.set(State::Unavailable(error.to_string())))
     }
 
-    fn put(&self, served: Served) {
+    fn put(&self, served: ModelOrGraph) {
         let (inputs, outputs) = served.tensors();
-        self.set(State::Ready(Arc::new(Loaded { served, inputs, outputs })));
+        self.set(State::Ready(Arc::new(LoadedEntry { served, inputs, outputs })));
     }
 
     /// Takes no more requests, answers those that there are, and ends its processes.
@@ -156,8 +156,8 @@ impl Entry {
         let loaded = self.loaded()?;
         // That of a model counts its rows beside the shape.
         let (max_batch_size, skip) = match &loaded.served {
-            Served::Model(model) => (i32::try_from(model.max_batch()).unwrap_or(i32::MAX), 1),
-            Served::Graph(_) => (0, 0),
+            ModelOrGraph::Model(model) => (i32::try_from(model.max_batch()).unwrap_or(i32::MAX), 1),
+            ModelOrGraph::Graph(_) => (0, 0),
         };
         let of = |tensor: &TensorMetadata| {
             let datatype = Datatype::parse(&tensor.datatype, &tensor.name).map_or(0, Datatype::number);
@@ -200,8 +200,8 @@ impl Entry {
             return Err(no_output(&unknown.name, outputs));
         }
         let (items, answer) = match &loaded.served {
-            Served::Model(model) => infer(model, call).await,
-            Served::Graph(graph) => process(graph, call, outputs).await.map(|answer| (1, answer)),
+            ModelOrGraph::Model(model) => infer(model, call).await,
+            ModelOrGraph::Graph(graph) => process(graph, call, outputs).await.map(|answer| (1, answer)),
         }
         .inspect_err(|_| self.counts.failed.add(began.elapsed()))?;
         self.counts.done.add(began.elapsed());
@@ -217,32 +217,32 @@ fn no_output(name: &str, outputs: &[TensorMetadata]) -> ServeError {
     ServeError::invalid(format!("there is no output `{name}`; outputs: `{}`", names.join("`, `")))
 }
 
-impl Served {
+impl ModelOrGraph {
     /// Gives itself, since it goes on as it was under another signature.
     async fn reload(&self) -> Result<Self, StartError> {
         match self {
-            Served::Model(model) => model.reload().await.map(|()| Served::Model(model.clone())),
-            Served::Graph(flow) => flow.reload().await.map(|()| Served::Graph(flow.clone())),
+            ModelOrGraph::Model(model) => model.reload().await.map(|()| ModelOrGraph::Model(model.clone())),
+            ModelOrGraph::Graph(flow) => flow.reload().await.map(|()| ModelOrGraph::Graph(flow.clone())),
         }
     }
 
     async fn drain(&self) {
         match self {
-            Served::Model(model) => model.drain().await,
-            Served::Graph(flow) => flow.drain().await,
+            ModelOrGraph::Model(model) => model.drain().await,
+            ModelOrGraph::Graph(flow) => flow.drain().await,
         }
     }
 
     fn platform(&self) -> &'static str {
         match self {
-            Served::Model(_) => "onnxruntime_onnx",
-            Served::Graph(_) => "orchestra_graph",
+            ModelOrGraph::Model(_) => "onnxruntime_onnx",
+            ModelOrGraph::Graph(_) => "orchestra_graph",
         }
     }
 
     fn tensors(&self) -> (Vec<TensorMetadata>, Vec<TensorMetadata>) {
         match self {
-            Served::Model(model) => {
+            ModelOrGraph::Model(model) => {
                 let of = |info: orchestra::TensorInfo| TensorMetadata {
                     name: info.name,
                     datatype: Datatype::of(info.dtype).name().to_owned(),
@@ -253,15 +253,15 @@ impl Served {
                 };
                 (model.inputs().into_iter().map(of).collect(), model.outputs().into_iter().map(of).collect())
             }
-            Served::Graph(flow) => (graph::inputs(flow), graph::outputs(flow)),
+            ModelOrGraph::Graph(flow) => (graph::inputs(flow), graph::outputs(flow)),
         }
     }
 
     /// How many batches its workers have run.
     fn batches(&self) -> u64 {
         let status = match self {
-            Served::Model(model) => model.status(),
-            Served::Graph(flow) => flow.status(),
+            ModelOrGraph::Model(model) => model.status(),
+            ModelOrGraph::Graph(flow) => flow.status(),
         };
         let status = status.json();
         let devices = status["devices"].as_array().into_iter().flatten();
@@ -313,4 +313,4 @@ fn classified(output: NamedData, wanted: &WantedOutput) -> Result<NamedData, Ser
 }
 
 /// All that is served.
-pub type Entries = Vec<Arc<Entry>>;
+pub type ServedEntries = Vec<Arc<Entry>>;

@@ -12,7 +12,7 @@ use orchestra::{FlowBuilder, ModelBuilder, StartError};
 use crate::call::Call;
 use crate::error::{ErrorKind, ServeError};
 use crate::protocol::{ModelIndex, ServerMetadata, Statistics};
-use crate::repository::{Answer, Entries, Entry, Starts, VERSION};
+use crate::repository::{Answer, Entry, ServedEntries, Starts, VERSION};
 use crate::{grpc, http};
 
 /// The bounds of requests.
@@ -75,7 +75,7 @@ impl ServiceBuilder {
         if let Some((name, _)) = entries.iter().find(|(name, _)| !names.insert(name.clone())) {
             return Err(StartError::Options(format!("two models or graphs are called `{name}`")));
         }
-        let entries: Entries =
+        let entries: ServedEntries =
             entries.into_iter().map(|(name, starts)| Arc::new(Entry::new(name, starts))).collect();
         let loads = join_all(entries.iter().map(|entry| entry.load())).await;
         loads.into_iter().collect::<Result<(), StartError>>()?;
@@ -88,7 +88,7 @@ impl ServiceBuilder {
 pub struct Service(Arc<Inner>);
 
 struct Inner {
-    entries: Entries,
+    entries: ServedEntries,
     limits: ServiceLimits,
     token: Option<String>,
     is_draining: AtomicBool,
