@@ -22,6 +22,7 @@
 mod engines;
 mod probe;
 mod program;
+mod start_options;
 mod unconfined;
 mod usable;
 mod verify;
@@ -75,6 +76,7 @@ pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, Tas
 pub use orchestra_telemetry as telemetry;
 pub use orchestra_worker::sandbox::missing as missing_of_sandbox;
 use probe::ModelProbe;
+pub use start_options::{EnginesOfPlan, StartOptions};
 use thiserror::Error;
 pub use usable::{usable_machine, why_no_cuda};
 pub use verify::{FaultKind, Verified, VerifyError, verify};
@@ -116,56 +118,6 @@ pub enum LaunchError {
     /// No worker can be started from the running executable: it cannot be found, or never called [`run_if_worker`].
     #[error("no worker can be started: {0}")]
     Executable(io::Error),
-}
-
-/// How a run is started.
-#[derive(Clone, Default)]
-pub struct StartOptions {
-    /// What becomes of an earlier run in the output folder.
-    pub earlier: Earlier,
-    /// Whose the control group of this process is: that of a host is left as it is.
-    pub group_owner: GroupOwner,
-    /// Run the tasks of the plan, and none of its pipelines.
-    pub tasks_only: bool,
-    /// The outcome of the first part, where the run has two: see [`RunOutcome::goes_on`].
-    pub first_part: Option<Arc<RunOutcome>>,
-    /// Never use the network.
-    pub offline: bool,
-    /// ONNX Runtime's shared library; `None` searches for it, and fetches it if need be.
-    pub ort_library: Option<PathBuf>,
-    /// Starts workers of models and kernels, loaders and keepers, and what plans ask; `None` runs this executable with the argument `worker`, which
-    /// must be one that calls [`run_if_worker`].
-    pub launcher: Option<Arc<dyn Launcher>>,
-    /// What runs the batches of a plan in place of its models, programs and kernels: for tests of a host. No ONNX Runtime is looked for then.
-    pub engines: Option<Arc<EnginesOfPlan>>,
-    /// Bounds on what a worker may take.
-    pub timeouts: Timeouts,
-    /// When dead workers are replaced.
-    pub restart: RestartPolicy,
-    /// Follows the run: `telemetry::Recorder` (feature `telemetry`) makes spans of it, also through the host's own exporter.
-    pub trace: Option<Arc<dyn Tracer>>,
-    /// Is told what happens to worker processes, as it happens.
-    pub events: Option<EventHook>,
-    /// Is told, while a plan is made, what takes long.
-    pub notice: Option<fn(&str)>,
-    /// What is asked about GPUs while the run goes on; `None`: the driver.
-    pub probe: Option<Arc<dyn GpuProbe>>,
-}
-
-/// Makes the engine of each batch stage of a plan.
-pub type EnginesOfPlan = dyn Fn(&Plan) -> Engines + Send + Sync;
-
-impl StartOptions {
-    /// ONNX Runtime for a plan that is started with these options, as [`runtime_library`] finds it.
-    ///
-    /// # Errors
-    /// See [`runtime_library`].
-    pub fn library(&self, plan: &Plan) -> Result<Option<Library>, LibraryError> {
-        match self.engines {
-            Some(_) => Ok(None),
-            None => runtime_library(plan, self.ort_library.clone(), self.offline, &mut Silent),
-        }
-    }
 }
 
 /// Whether this program has called [`run_if_worker`]: what was not, such as a test binary, would do its own work once more as a worker.
