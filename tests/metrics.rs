@@ -104,7 +104,7 @@ fn the_page_shows_a_run_while_it_goes_on() {
 
 /// Prometheus' own check of a page, where it is installed.
 #[track_caller]
-fn promtool_has_nothing_against(page: &str) {
+pub fn promtool_has_nothing_against(page: &str) {
     if !has_programs(&["promtool"], "apt-get install prometheus") {
         return;
     }

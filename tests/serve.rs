@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{Run, Workplace, python_env, repository, until, write_pictures};
+use crate::metrics::promtool_has_nothing_against;
 use orchestra_testkit::images::{index_of_blocks, picture};
 use orchestra_testkit::models;
 use orchestra_testkit::size::{scaled, storm};
@@ -232,6 +233,14 @@ fn what_is_no_request_is_refused_with_a_reason_and_the_next_one_is_answered() {
     let (status, answer) = server.post(path, &request(5));
     assert_eq!((status, shown(&answer)), (200, Some(5)));
     drop(slow);
+    // All that was refused has failed, by what Prometheus reads.
+    let (status, page) = server.send("GET", "/metrics", "", b"");
+    let page = String::from_utf8(page).unwrap();
+    assert!(
+        status == 200 && page.contains("orchestra_serve_requests_total{model=\"blocks\",end=\"done\"} 1\n"),
+        "{page}"
+    );
+    promtool_has_nothing_against(&page);
     server.end();
 }
 

@@ -23,6 +23,7 @@ use crate::call::{Call, Data, NamedData, WantedOutput, priority};
 use crate::datatype::join_bytes;
 use crate::error::{self, ErrorKind, ServeError};
 use crate::json;
+use crate::metrics;
 use crate::repository::{Answer, Entry, VERSION};
 use crate::service::Service;
 
@@ -40,6 +41,7 @@ pub fn router(service: Service) -> Router {
     Router::new()
         .route("/v2", get(async |State(service): State<Service>| axum_json(&service.metadata())))
         .route("/v2/models/stats", get(all_statistics))
+        .route("/metrics", get(metrics))
         .nest("/v2/models/{model}", of_model.clone())
         .nest("/v2/models/{model}/versions/{version}", of_model)
         .route("/v2/repository/index", post(index))
@@ -156,6 +158,11 @@ async fn statistics(
 
 async fn all_statistics(State(service): State<Service>) -> Result<Response, ServeError> {
     Ok(axum_json(&service.statistics("", "")?))
+}
+
+async fn metrics(State(service): State<Service>) -> Result<Response, ServeError> {
+    let page = metrics::page(&service.statistics("", "")?.model_stats);
+    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4")], page).into_response())
 }
 
 async fn index(State(service): State<Service>, body: Bytes) -> Result<Response, ServeError> {

@@ -23,6 +23,7 @@ mod graph;
 mod grpc;
 mod http;
 mod json;
+mod metrics;
 mod protocol;
 mod repository;
 mod service;
