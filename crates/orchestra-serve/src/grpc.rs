@@ -1,7 +1,7 @@
 //! The protocol over gRPC. Tensors are raw bytes beside the messages, or lists of elements in them; answers are raw.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
+use std::future::{self, Ready};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -27,8 +27,8 @@ use crate::error::{ErrorKind, ServeError};
 use crate::http::{is_authorized, raw};
 use crate::protocol::{
     Flag, InferInputTensor, InferTensorContents, ModelConfigResponse, ModelInferRequest, ModelInferResponse,
-    ModelName, ModelStreamInferResponse, Nothing, Parameter, Parameters, RepositoryIndex,
-    RepositoryIndexRequest, RepositoryModel, TensorMetadata,
+    ModelMetadata, ModelName, ModelStreamInferResponse, Nothing, Parameter, Parameters, RepositoryIndex,
+    RepositoryIndexRequest, RepositoryModel, ServerMetadata, Statistics, TensorMetadata,
 };
 use crate::repository::{Answer, VERSION};
 use crate::service::Service;
@@ -64,53 +64,16 @@ async fn answer(service: Service, request: Request<Body>) -> Response<tonic::bod
         return Status::unauthenticated(what).into_http();
     }
     match &*method {
-        "ServerLive" => unary(service, request, async |_, _: Nothing| Ok(Flag { is: true })).await,
-        "ServerReady" => {
-            unary(service, request, async |service, _: Nothing| Ok(Flag { is: service.is_ready() })).await
-        }
-        "ModelReady" => {
-            let is_ready = async |service: Service, of: ModelName| {
-                Ok(Flag { is: service.entry(&of.name, &of.version)?.is_ready() })
-            };
-            unary(service, request, is_ready).await
-        }
-        "ServerMetadata" => unary(service, request, async |service, _: Nothing| Ok(service.metadata())).await,
-        "ModelMetadata" => {
-            let metadata =
-                async |service: Service, of: ModelName| service.entry(&of.name, &of.version)?.metadata();
-            unary(service, request, metadata).await
-        }
-        "ModelConfig" => {
-            let config = async |service: Service, of: ModelName| {
-                Ok(ModelConfigResponse { config: Some(service.entry(&of.name, &of.version)?.config()?) })
-            };
-            unary(service, request, config).await
-        }
-        "ModelStatistics" => {
-            let statistics =
-                async |service: Service, of: ModelName| service.statistics(&of.name, &of.version);
-            unary(service, request, statistics).await
-        }
-        "RepositoryIndex" => {
-            let index = async |service: Service, asked: RepositoryIndexRequest| {
-                Ok(RepositoryIndex { models: service.index(asked.ready) })
-            };
-            unary(service, request, index).await
-        }
-        "RepositoryModelLoad" => {
-            let load = async |service: Service, of: RepositoryModel| {
-                service.entry(&of.model_name, "")?.load().await?;
-                Ok(Nothing {})
-            };
-            unary(service, request, load).await
-        }
-        "RepositoryModelUnload" => {
-            let unload = async |service: Service, of: RepositoryModel| {
-                service.entry(&of.model_name, "")?.unload("it was unloaded").await;
-                Ok(Nothing {})
-            };
-            unary(service, request, unload).await
-        }
+        "ServerLive" => unary(service, request, live).await,
+        "ServerReady" => unary(service, request, ready).await,
+        "ServerMetadata" => unary(service, request, server_metadata).await,
+        "ModelReady" => unary(service, request, model_ready).await,
+        "ModelMetadata" => unary(service, request, metadata).await,
+        "ModelConfig" => unary(service, request, config).await,
+        "ModelStatistics" => unary(service, request, statistics).await,
+        "RepositoryIndex" => unary(service, request, index).await,
+        "RepositoryModelLoad" => unary(service, request, load).await,
+        "RepositoryModelUnload" => unary(service, request, unload).await,
         "ModelInfer" => unary(service, request, infer).await,
         "ModelStreamInfer" => {
             let mut grpc = grpc::<ModelInferRequest, ModelStreamInferResponse>(&service);
@@ -118,6 +81,48 @@ async fn answer(service: Service, request: Request<Body>) -> Response<tonic::bod
         }
         other => Status::unimplemented(format!("there is no method `{other}`")).into_http(),
     }
+}
+
+async fn live(_: Service, _: Nothing) -> Result<Flag, ServeError> {
+    Ok(Flag { is: true })
+}
+
+async fn ready(service: Service, _: Nothing) -> Result<Flag, ServeError> {
+    Ok(Flag { is: service.is_ready() })
+}
+
+async fn server_metadata(service: Service, _: Nothing) -> Result<ServerMetadata, ServeError> {
+    Ok(service.metadata())
+}
+
+async fn model_ready(service: Service, of: ModelName) -> Result<Flag, ServeError> {
+    Ok(Flag { is: service.entry(&of.name, &of.version)?.is_ready() })
+}
+
+async fn metadata(service: Service, of: ModelName) -> Result<ModelMetadata, ServeError> {
+    service.entry(&of.name, &of.version)?.metadata()
+}
+
+async fn config(service: Service, of: ModelName) -> Result<ModelConfigResponse, ServeError> {
+    Ok(ModelConfigResponse { config: Some(service.entry(&of.name, &of.version)?.config()?) })
+}
+
+async fn statistics(service: Service, of: ModelName) -> Result<Statistics, ServeError> {
+    service.statistics(&of.name, &of.version)
+}
+
+async fn index(service: Service, asked: RepositoryIndexRequest) -> Result<RepositoryIndex, ServeError> {
+    Ok(RepositoryIndex { models: service.index(asked.ready) })
+}
+
+async fn load(service: Service, of: RepositoryModel) -> Result<Nothing, ServeError> {
+    service.entry(&of.model_name, "")?.load().await?;
+    Ok(Nothing {})
+}
+
+async fn unload(service: Service, of: RepositoryModel) -> Result<Nothing, ServeError> {
+    service.entry(&of.model_name, "")?.unload("it was unloaded").await;
+    Ok(Nothing {})
 }
 
 fn grpc<Q, A>(service: &Service) -> Grpc<ProstCodec<A, Q>>
@@ -206,7 +211,7 @@ impl StreamingService<ModelInferRequest> for InferStream {
             }
         };
         let answers: Pin<Box<_>> = request.into_inner().map(answer).buffered(AT_ONCE).boxed();
-        ready(Ok(tonic::Response::new(answers)))
+        future::ready(Ok(tonic::Response::new(answers)))
     }
 }
 
