@@ -10,8 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::collectors::Collector;
 use crate::common::{Run, Workplace, python_env, repository, until, write_pictures};
 use crate::metrics::promtool_has_nothing_against;
+use crate::spans::Span;
+use crate::tracing_otlp::span as span_of;
 use orchestra_testkit::images::{index_of_blocks, picture};
 use orchestra_testkit::models;
 use orchestra_testkit::size::{scaled, storm};
@@ -298,6 +301,33 @@ fn requests_get_their_own_answers_while_workers_are_killed_and_files_read_again(
     assert!(killed > 0 && refused.into_inner() * 2 < asked);
     until("it answers as before", || server.post("/v2/models/blocks/infer", &request(1)).0 == 200);
     server.end();
+}
+
+#[test]
+fn a_request_its_batch_and_its_worker_are_below_the_span_of_the_client() {
+    let collector = Collector::http(&[]);
+    let place = Workplace::new();
+    blocks(&place, "");
+    let server = Server::start(&place, &["--otlp", &collector.url()]);
+    let (trace, span) = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331");
+    let header = format!("traceparent: 00-{trace}-{span}-01\r\n");
+    let body = request(7).to_string();
+    assert_eq!(server.send("POST", "/v2/models/blocks/infer", &header, body.as_bytes()).0, 200);
+    assert_eq!(server.post("/v2/models/blocks/infer", &request(8)).0, 200);
+    server.end();
+    let spans: Vec<Span> = collector.spans().iter().map(span_of).collect();
+    let items: Vec<&Span> = spans.iter().filter(|span| span.name == "item").collect();
+    let [item] = items[..] else { panic!("{items:#?}") };
+    assert_eq!((&*item.trace, &*item.parent), (trace, span));
+    // Batches are of several requests, so an item refers to its own.
+    let has_batch = |of: &&Span| {
+        of.name == "batch"
+            && spans
+                .iter()
+                .any(|stage| stage.trace == trace && stage.links.iter().any(|link| link.span == of.id))
+    };
+    let batch = spans.iter().find(has_batch).unwrap_or_else(|| panic!("{spans:#?}"));
+    assert!(spans.iter().any(|span| span.name == "worker.run" && span.parent == batch.id), "{spans:#?}");
 }
 
 #[test]

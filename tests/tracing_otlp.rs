@@ -74,7 +74,7 @@ impl Traces {
     }
 }
 
-fn span(span: &WireSpan) -> Span {
+pub fn span(span: &WireSpan) -> Span {
     let link = |link: &opentelemetry_proto::tonic::trace::v1::span::Link| Link {
         trace: hex(&link.trace_id),
         span: hex(&link.span_id),

@@ -148,6 +148,9 @@ pub struct ServeArgs {
     /// A file with the token that requests must bring (`Authorization: Bearer TOKEN`), but those for the health of the server
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// Send traces to this OTLP collector, for example `http://localhost:4318`: of requests that come with a `traceparent`, that fail or are tried again [default: OTEL_EXPORTER_OTLP_*]
+    #[arg(long, value_name = "URL")]
+    pub otlp: Option<String>,
 }
 
 /// `orchestra tasks`

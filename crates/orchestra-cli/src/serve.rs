@@ -2,13 +2,15 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use axum::Router;
 use axum::serve::ListenerExt as _;
-use orchestra::{Orchestra, SettingValue, StartError, Workflow};
-use orchestra_launch::telemetry::{LogSettings, Telemetry};
-use orchestra_serve::{Service, ServiceLimits};
+use orchestra::{Orchestra, SettingValue, StartError, Tracer, Workflow};
+use orchestra_launch::plan::TelemetryPlan;
+use orchestra_launch::telemetry::{LogSettings, Telemetry, TraceSettings};
+use orchestra_serve::{Service, ServiceLimits, item_parents};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -31,22 +33,30 @@ pub fn serve(
         color: surroundings.color(),
         ..LogSettings::default()
     };
-    let logs = Telemetry::build(&logs, None).and_then(Telemetry::install);
+    let configured = TelemetryPlan { otlp: args.otlp.clone(), ..TelemetryPlan::default() };
+    let traces = TraceSettings::resolve(&configured, |name| std::env::var(name).ok());
+    let traces = traces.map_err(|error| Failed::new(ExitCode::Usage, error))?;
+    let logs = Telemetry::build(&logs, traces.settings.as_ref()).and_then(Telemetry::install);
     let guard = logs.map_err(|error| Failed::new(ExitCode::Usage, error))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failed::new(ExitCode::TryAgain, error))?;
-    let served = runtime.block_on(answer_until_told(args, verbosity));
+    let tracer = guard.tracer_below(item_parents());
+    let served = runtime.block_on(answer_until_told(args, tracer, verbosity));
     guard.shutdown();
     served
 }
 
-async fn answer_until_told(args: &ServeArgs, verbosity: Verbosity) -> Result<ExitCode, Failed> {
+async fn answer_until_told(
+    args: &ServeArgs,
+    tracer: Option<Arc<dyn Tracer>>,
+    verbosity: Verbosity,
+) -> Result<ExitCode, Failed> {
     let caught = Signals::caught().and_then(|signals| Ok((signals, signal(SignalKind::hangup())?)));
     let (mut signals, mut hangup) = caught.map_err(|error| Failed::new(ExitCode::TryAgain, error))?;
     // Before models are loaded: whoever has taken the address does not let go of it meanwhile.
     let (http, grpc) = (listen(&args.http).await?, listen(&args.grpc).await?);
     let service = tokio::select! {
-        service = start(args) => service?,
+        service = start(args, tracer) => service?,
         () = signals.next() => return Ok(ExitCode::Done),
     };
     let (stop, stopped) = watch::channel(());
@@ -109,11 +119,14 @@ fn listening(
     Ok((address, task))
 }
 
-async fn start(args: &ServeArgs) -> Result<Service, Failed> {
+async fn start(args: &ServeArgs, tracer: Option<Arc<dyn Tracer>>) -> Result<Service, Failed> {
     let workflow = workflow(args).map_err(|error| Failed::new(ExitCode::BadFile, error))?;
     let mut orchestra = Orchestra::builder();
     if let Some(library) = &args.workflow.ort_library {
         orchestra = orchestra.onnxruntime(library);
+    }
+    if let Some(tracer) = tracer {
+        orchestra = orchestra.tracer(tracer);
     }
     if args.workflow.offline {
         orchestra = orchestra.offline();

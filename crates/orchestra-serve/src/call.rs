@@ -16,6 +16,8 @@ pub struct Call {
     pub model: String,
     pub version: String,
     pub id: String,
+    /// The trace that the client goes on with: W3C's `traceparent`.
+    pub traceparent: Option<String>,
     pub inputs: Vec<NamedData>,
     /// All, where none is named.
     pub outputs: Vec<WantedOutput>,

@@ -24,7 +24,7 @@ use tower_service::Service as TowerService;
 use crate::call::{Call, Data, NamedData, WantedOutput, priority, shape_of};
 use crate::datatype::Datatype;
 use crate::error::{ErrorKind, ServeError};
-use crate::http::{is_authorized, raw};
+use crate::http::{is_authorized, raw, traceparent};
 use crate::protocol::{
     Flag, InferInputTensor, InferTensorContents, ModelConfigResponse, ModelInferRequest, ModelInferResponse,
     ModelMetadata, ModelName, ModelStreamInferResponse, Nothing, Parameter, Parameters, RepositoryIndex,
@@ -63,6 +63,7 @@ async fn answer(service: Service, request: Request<Body>) -> Response<tonic::bod
         let what = "this server asks for a token: metadata `authorization: Bearer TOKEN`";
         return Status::unauthenticated(what).into_http();
     }
+    let trace = traceparent(request.headers());
     match &*method {
         "ServerLive" => unary(service, request, live).await,
         "ServerReady" => unary(service, request, ready).await,
@@ -74,10 +75,12 @@ async fn answer(service: Service, request: Request<Body>) -> Response<tonic::bod
         "RepositoryIndex" => unary(service, request, index).await,
         "RepositoryModelLoad" => unary(service, request, load).await,
         "RepositoryModelUnload" => unary(service, request, unload).await,
-        "ModelInfer" => unary(service, request, infer).await,
+        "ModelInfer" => {
+            unary(service, request, move |service, asked| infer(service, asked, trace.clone())).await
+        }
         "ModelStreamInfer" => {
             let mut grpc = grpc::<ModelInferRequest, ModelStreamInferResponse>(&service);
-            grpc.streaming(InferStream(service), request).await
+            grpc.streaming(InferStream(service, trace), request).await
         }
         other => Status::unimplemented(format!("there is no method `{other}`")).into_http(),
     }
@@ -184,7 +187,7 @@ impl From<ServeError> for Status {
 }
 
 /// Requests of one stream are answered in their order; one that fails does not end it.
-struct InferStream(Service);
+struct InferStream(Service, Option<String>);
 
 /// Requests of one stream that are worked on at once.
 const AT_ONCE: usize = 32;
@@ -195,11 +198,11 @@ impl StreamingService<ModelInferRequest> for InferStream {
     type Future = Ready<Result<tonic::Response<Self::ResponseStream>, Status>>;
 
     fn call(&mut self, request: tonic::Request<Streaming<ModelInferRequest>>) -> Self::Future {
-        let service = self.0.clone();
+        let (service, trace) = (self.0.clone(), self.1.clone());
         let answer = move |asked: Result<ModelInferRequest, Status>| {
-            let service = service.clone();
+            let (service, trace) = (service.clone(), trace.clone());
             async move {
-                Ok(match infer(service, asked?).await {
+                Ok(match infer(service, asked?, trace).await {
                     Ok(answer) => ModelStreamInferResponse {
                         error_message: String::new(),
                         infer_response: Some(answer),
@@ -215,8 +218,12 @@ impl StreamingService<ModelInferRequest> for InferStream {
     }
 }
 
-async fn infer(service: Service, asked: ModelInferRequest) -> Result<ModelInferResponse, ServeError> {
-    let call = call(asked)?;
+async fn infer(
+    service: Service,
+    asked: ModelInferRequest,
+    traceparent: Option<String>,
+) -> Result<ModelInferResponse, ServeError> {
+    let call = Call { traceparent, ..call(asked)? };
     let (model_name, id) = (call.model.clone(), call.id.clone());
     let Answer { outputs } = service.infer(call).await?;
     let metadata = outputs.iter().map(|output| TensorMetadata {
@@ -260,6 +267,7 @@ fn call(asked: ModelInferRequest) -> Result<Call, ServeError> {
         model: asked.model_name,
         version: asked.model_version,
         id: asked.id,
+        traceparent: None,
         inputs,
     })
 }

@@ -313,9 +313,15 @@ fn call(path: ModelPath, headers: &HeaderMap, body: &Bytes) -> Result<(Call, boo
         model: path.model,
         version: path.version,
         id: asked.id,
+        traceparent: traceparent(headers),
         inputs,
     };
     Ok((call, default_binary))
+}
+
+/// The trace that a request belongs to.
+pub fn traceparent(headers: &HeaderMap) -> Option<String> {
+    headers.get("traceparent").and_then(|value| value.to_str().ok()).map(str::to_owned)
 }
 
 fn flag(parameters: &Map<String, Value>, name: &str) -> bool {

@@ -27,5 +27,7 @@ mod metrics;
 mod protocol;
 mod repository;
 mod service;
+mod trace;
 
 pub use service::{Service, ServiceBuilder, ServiceLimits};
+pub use trace::item_parents;

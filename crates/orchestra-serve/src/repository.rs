@@ -14,6 +14,7 @@ use crate::protocol::{
     ConfigInput, ConfigOutput, InferStatistics, ModelConfig, ModelIndex, ModelMetadata, ModelStatistics,
     StatisticDuration, TensorMetadata,
 };
+use crate::trace;
 
 /// The one version of everything.
 pub const VERSION: &str = "1";
@@ -271,11 +272,12 @@ impl ModelOrGraph {
 
 /// Runs the rows of a request. Gives how many, too.
 async fn infer(model: &Model, call: Call) -> Result<(u64, Answer), ServeError> {
+    let name = trace::name_of(&call);
     let Call { inputs, outputs, within, priority, .. } = call;
     let rows = inputs.first().and_then(|input| input.shape.first()).copied().unwrap_or(0);
     let named = |input: NamedData| Ok((input.name.clone(), input.into_tensor()?));
     let tensors: Tensors = inputs.into_iter().map(named).collect::<Result<_, ServeError>>()?;
-    let mut request = model.infer(tensors).priority(priority);
+    let mut request = model.infer(tensors).named(name).priority(priority);
     if let Some(within) = within {
         request = request.deadline(within);
     }
@@ -291,8 +293,9 @@ async fn infer(model: &Model, call: Call) -> Result<(u64, Answer), ServeError> {
 }
 
 async fn process(flow: &Flow, call: Call, all: &[TensorMetadata]) -> Result<Answer, ServeError> {
-    let Call { inputs, outputs, within, priority, id, .. } = call;
-    let item = graph::item(flow, inputs)?.named(id);
+    let name = trace::name_of(&call);
+    let Call { inputs, outputs, within, priority, .. } = call;
+    let item = graph::item(flow, inputs)?.named(name);
     let mut request = flow.process(item).priority(priority);
     if let Some(within) = within {
         request = request.deadline(within);

@@ -13,7 +13,7 @@ use tracing_subscriber::{Layer as _, Registry};
 use crate::TelemetryError;
 use crate::logs::filter::log_filter;
 use crate::logs::{LineLayer, LogFiles, LogReport, Style, Terminal, TerminalOutput};
-use crate::traces::{Recorder, SpanExport, SpanReport, TraceSettings};
+use crate::traces::{ItemParents, Recorder, SpanExport, SpanReport, TraceSettings};
 
 #[derive(Debug, Clone)]
 pub struct LogSettings {
@@ -133,6 +133,11 @@ impl TelemetryGuard {
     /// To be handed to each run, if traces are sent anywhere.
     pub fn tracer(&self) -> Option<Arc<dyn Tracer>> {
         self.tracing.as_ref().map(|tracing| tracing.recorder.tracer())
+    }
+
+    /// The same for requests that have spans of their own: see [`Recorder::with_item_parents`].
+    pub fn tracer_below(&self, parents: ItemParents) -> Option<Arc<dyn Tracer>> {
+        self.tracing.as_ref().map(|tracing| tracing.recorder.clone().with_item_parents(parents).tracer())
     }
 
     /// Ends the spans of what runs have told, sends them, waits for each of that no longer than [`TraceSettings::patience`], and says

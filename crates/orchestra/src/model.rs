@@ -228,11 +228,18 @@ impl Answers for ServedModel {
 #[must_use = "nothing is asked until it is awaited"]
 pub struct InferRequest<'a> {
     model: &'a Model,
+    name: String,
     inputs: Tensors,
     terms: Terms,
 }
 
 impl InferRequest<'_> {
+    /// As logs and traces call its rows.
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
     request_settings!();
 }
 
@@ -241,10 +248,10 @@ impl<'a> IntoFuture for InferRequest<'a> {
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Self { model, inputs, terms } = self;
+        let Self { model, name, inputs, terms } = self;
         Box::pin(async move {
-            let inputs = &inputs;
-            model.0.ask(|served| async move { served.infer(inputs, terms).await }).await
+            let (name, inputs) = (&*name, &inputs);
+            model.0.ask(|served| async move { served.infer(name, inputs, terms).await }).await
         })
     }
 }
@@ -255,7 +262,7 @@ impl Model {
     ///
     /// May be called from many tasks at once. Dropping the future withdraws the rows that no worker has yet.
     pub fn infer(&self, inputs: impl Into<Tensors>) -> InferRequest<'_> {
-        InferRequest { model: self, inputs: inputs.into(), terms: Terms::default() }
+        InferRequest { model: self, name: String::new(), inputs: inputs.into(), terms: Terms::default() }
     }
 
     /// What it takes, in the order of the model file.
@@ -290,21 +297,22 @@ impl ServedModel {
         Self { inputs, outputs, flow }
     }
 
-    async fn infer(&self, inputs: &Tensors, terms: Terms) -> Result<Tensors, RequestError> {
+    async fn infer(&self, name: &str, inputs: &Tensors, terms: Terms) -> Result<Tensors, RequestError> {
         let (rows, inputs) = self.check(inputs)?;
         let admitted = self.flow.admit(terms.begin()).await?;
-        admitted.in_time(self.rows(&admitted, rows, &inputs)).await
+        admitted.in_time(self.rows(&admitted, name, rows, &inputs)).await
     }
 
     async fn rows(
         &self,
         admitted: &Admitted<'_>,
+        name: &str,
         rows: usize,
         inputs: &[&Tensor],
     ) -> Result<Tensors, RequestError> {
         let row = |row: usize| async move {
             let show = |show: &mut dyn FnMut(&[Value<'_>])| show(&self.values(inputs, row));
-            admitted.row("", &show).await.map_err(|error| RequestError::of_row(row, error))
+            admitted.row(name, &show).await.map_err(|error| RequestError::of_row(row, error))
         };
         let records = try_join_all((0..rows).map(row)).await?;
         let answers: Vec<Vec<StoredValue<'_>>> = records.iter().map(|records| values(records)).collect();
