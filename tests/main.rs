@@ -69,6 +69,7 @@ mod pictures;
 mod poison;
 mod post_stages;
 mod python_columns;
+mod python_outputs;
 mod python_shapes;
 mod python_sink;
 mod python_source;

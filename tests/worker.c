@@ -164,7 +164,7 @@ int main(void) {
 
     // Hello
     put_int(&f, 0);
-    put_int(&f, 17);
+    put_int(&f, 18);
     put_text(&f, build != NULL ? build : "");
     put_int(&f, (uint64_t)getpid());
     put_int(&f, devices != NULL);

@@ -104,7 +104,7 @@ def differs(mine: Any, alone: Any, is_gpu: bool) -> Optional[str]:
     Allowed is two ten-thousandths, or a hundredth in float16 and on a GPU, and one element in 1000 that differs more: a
     choice that was tipped over.
     """
-    if isinstance(mine, str):
+    if isinstance(mine, (str, bytes)):
         return None if mine == alone else f"{mine[:80]!r} in its batch, and {alone[:80]!r} alone"
     if isinstance(mine, (list, tuple)) or mine.dtype == object:
         if len(mine) != len(alone):

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from .declare import DTYPES, LIST, TEXT, Column, Declaration, ItemError
+from .declare import BYTES, DTYPES, LABELS, LIST, PICTURE, TEXT, Column, Declaration, ItemError
 from .errors import DATA, TOO_LARGE, WRONG_ROWS, BatchError, is_memory, words
 
 _NUMPY = {name: np.dtype(name) for name in DTYPES}
@@ -132,13 +132,17 @@ class StageCall:
         return _converted(array, output)
 
 
+#: What stands for a row that has failed or was dropped.
+_NOTHING = {TEXT: "", BYTES: b"", LIST: [], LABELS: [], PICTURE: np.zeros([1, 1, 1], "uint8")}
+
+
 class _EachColumn:
     """An output of rows that are called one by one. What a call gives is copied before the next, which may write over it."""
 
     def __init__(self, output: Column, n_rows: int) -> None:
         self.output = output
         is_fixed = output.is_tensor and None not in _shape(output)
-        nothing: Any = None if output.is_tensor else "" if output.dtype == TEXT else []
+        nothing: Any = _NOTHING.get(output.dtype or "")
         #: Where a row goes, or a list of what was made of each.
         self.rows: Any = np.zeros([n_rows, *_sizes(output)], output.dtype) if is_fixed else [nothing] * n_rows
 
@@ -149,7 +153,7 @@ class _EachColumn:
     def joined(self) -> np.ndarray:
         if isinstance(self.rows, np.ndarray):
             return self.rows
-        if self.output.is_tensor:  # What has failed or was dropped fits to the others.
+        if self.output.is_tensor:  # What has failed or was dropped fits the others.
             found = [one for one in self.rows if one is not None]
             stand_in = found[0] if found else np.zeros(_sizes(self.output), self.output.dtype)
             self.rows = [stand_in if one is None else one for one in self.rows]
@@ -164,7 +168,7 @@ def _failure(error: Exception) -> Tuple[int, str]:
 
 
 def value_of(output: Column, value: Any, room: Room) -> Any:
-    """The value of one row as it is declared, in memory of its own: a `str`, an array, or a list of tuples of such.
+    """The value of one row as it is declared, in memory of its own: a `str`, `bytes`, an array, or a list of tuples of such.
 
     Raises `TypeError` or `ValueError` where it is something else, `ItemError` for a number that its type cannot hold,
     `BatchError` where it has no room.
@@ -173,6 +177,12 @@ def value_of(output: Column, value: Any, room: Room) -> Any:
         text = _text(output, value)
         room.take(len(text))
         return text
+    if output.dtype == BYTES:
+        content = _bytes(output, value)
+        room.take(len(content))
+        return content
+    if output.dtype == LABELS:
+        return _labels(output, value, room)
     if output.dtype == LIST:
         columns, rows = output.columns or [], []
         names = [column.name for column in columns]
@@ -182,7 +192,7 @@ def value_of(output: Column, value: Any, room: Room) -> Any:
                 raise TypeError(f"a row of output `{output.name}` must be a dict of {names}, and is {what}")
             rows.append(tuple(value_of(column, row[column.name], room) for column in columns))
         return rows
-    array = _array_of(output, value)
+    array = _picture(output, value) if output.dtype == PICTURE else _array_of(output, value)
     room.take(array.nbytes)
     return array if type(value) in _NO_ARRAYS else np.array(array)
 
@@ -203,6 +213,37 @@ def _refuse_masked(rows: np.ma.MaskedArray, output: Column) -> None:
         raise ItemError(row, why)
 
 
+def _bytes(output: Column, value: Any) -> bytes:
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        hint = ": use .tobytes()" if hasattr(value, "tobytes") else ""
+        raise TypeError(f"output `{output.name}` is declared as bytes, and is {type(value).__name__}{hint}")
+    return bytes(value)
+
+
+def _picture(output: Column, value: Any) -> np.ndarray:
+    """`uint8 [height, width, 3 or 1]`, of such an array, one without channels, or a picture of Pillow."""
+    array = np.asanyarray(value)
+    array = array[..., np.newaxis] if array.ndim == 2 else array
+    if array.ndim != 3 or array.shape[2] not in (1, 3) or not array.size:
+        why = (
+            f"output `{output.name}` is a picture: an array [height, width, 3], red, green and blue, or [height, width]"
+        )
+        raise ValueError(f"{why}; it has the shape {[*array.shape]}")
+    return _array_of(Column(output.name, "uint8", [None, None, None]), array)
+
+
+def _labels(output: Column, value: Any, room: Room) -> List[Any]:
+    """Tuples of a list of dicts of `label`, `class` and `score`."""
+    columns = [Column("label", TEXT, []), Column("class", "int64", []), Column("score", "float32", [])]
+    labels: List[Any] = value_of(output._replace(dtype=LIST, columns=columns), value, room)
+    for (_, place, score), (_, _, before) in zip(labels, labels[:1] + labels):
+        if not 0 <= place < 1 << 32:
+            raise ValueError(f"output `{output.name}`: a class is a number from 0, and this one is {place}")
+        if score > before:
+            raise ValueError(f"output `{output.name}`: labels come best first, and {before} stands before {score}")
+    return labels
+
+
 def _text(output: Column, value: Any) -> str:
     if type(value) is str and value.isascii():
         return value
@@ -219,8 +260,10 @@ def _one_by_one(output: Column, n_rows: int, given: Any, room: Room) -> np.ndarr
     """An array of a list with a value for each row, each as `value_of` makes it."""
     if not isinstance(given, (list, tuple, np.ndarray)) or len(given) != n_rows:
         what = type(given).__name__ + (f" of {len(given)}" if hasattr(given, "__len__") else "")
-        named = "array" if output.is_tensor else output.dtype
-        why = f"output `{output.name}` of {n_rows} rows must be a list of as many {named}s, and is {what}"
+        named = {None: "arrays", TEXT: "texts", LIST: "lists", PICTURE: "pictures"}.get(
+            None if output.is_tensor else output.dtype, f"values ({output.dtype})"
+        )
+        why = f"output `{output.name}` of {n_rows} rows must be a list of as many {named}, and is {what}"
         raise BatchError(why, WRONG_ROWS if n_rows > 1 else DATA)
     if output.dtype == TEXT and set(map(type, given)) == {str} and _is_unicode("".join(given)):
         return np.array(given, dtype=object)  # As below, and many times faster.
@@ -244,7 +287,7 @@ def _is_unicode(characters: str) -> bool:
 
 def _joined(output: Column, values: Sequence[Any]) -> np.ndarray:
     """An array of all rows; of texts, lists and arrays of several shapes, one of objects."""
-    if output.is_tensor and len({value.shape for value in values}) == 1:
+    if (output.is_tensor or output.dtype == PICTURE) and len({value.shape for value in values}) == 1:
         return np.stack(values)
     joined = np.empty(len(values), dtype=object)
     for row, value in enumerate(values):  # At once, numpy would make a dimension of lists of one length.

@@ -12,8 +12,9 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Typ
 #: Types of tensors by their names in numpy. The place of a type is its number in frames.
 DTYPES = ["float32", "float16", "int64", "int32", "uint8", "bool", "float64", "int16"]
 
-#: Types that are no tensors: a `str`, and a list of dicts.
-TEXT, LIST = "text", "list"
+#: Types that are no tensors: a `str`, a list of dicts, `bytes`, `uint8 [height, width, 3 or 1]`, and a list of dicts of
+#: `label`, `class` and `score`.
+TEXT, LIST, BYTES, PICTURE, LABELS = "text", "list", "bytes", "picture", "labels"
 
 #: The names that workflow files use.
 SHORT_NAMES = {
@@ -26,7 +27,8 @@ SHORT_NAMES = {
     "i16": "int16",
 }
 
-#: `("float32", [3, None])`, `"float32"`, `"text"`, or a dict of columns by their names.
+#: `("float32", [3, None])`, `"float32"`, `"text"`, `"picture"`, `"labels"`, `"bytes"`, `("bytes", "png")`, or a dict of
+#: columns by their names.
 ColumnType = Any
 Code = TypeVar("Code", bound=Callable[..., Any])
 
@@ -52,21 +54,23 @@ class Column(NamedTuple):
     shape: Optional[List[Optional[int]]]
     #: Of a list, the columns of its rows.
     columns: Optional[List[Column]] = None
+    #: Of bytes, what the names of their files end with.
+    format: str = ""
 
     @property
     def is_tensor(self) -> bool:
-        return self.dtype not in (TEXT, LIST)
+        return self.dtype is None or self.dtype in DTYPES
 
     def as_json(self) -> Dict[str, Any]:
         columns = None if self.columns is None else [column.as_json() for column in self.columns]
-        return {"name": self.name, "dtype": self.dtype, "shape": self.shape, "columns": columns}
+        return {**self._asdict(), "columns": columns}
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Column:
-        """An output as the planner writes it: `{"name", "dtype", "shape"}`, or `columns` instead of a shape."""
+        """An output as the planner writes it: `{"name", "dtype", "shape"}`, `columns` of a list, or no shape."""
         if said["dtype"] == LIST:
             return cls(said["name"], LIST, [], [cls.from_json(column) for column in said["columns"]])
-        return column_of(said["name"], TEXT if said["dtype"] == TEXT else (said["dtype"], said["shape"]))
+        return column_of(said["name"], (said["dtype"], said["shape"]) if "shape" in said else said["dtype"])
 
 
 class Declaration(NamedTuple):
@@ -112,8 +116,10 @@ def stage(
     """Makes a stage of a function, or of a class with `__call__`, which is made once in each worker.
 
     outputs: `{"name": ("float32", [3, None])}`, type and shape of a row; a `None` in the shape is known after the
-        call. `"text"` is a list of `str`. `{"box": ("float32", [4]), "name": "text"}` is, for each row, a list of
-        dicts with these keys. Without it the workflow file says what the stage gives.
+        call. `"text"` is a list of `str`, `"bytes"` of `bytes` (`("bytes", "png")` says what files of them are called),
+        `"picture"` of arrays `uint8 [height, width, 3 or 1]`, `"labels"` of lists of dicts of `label`, `class` and
+        `score`, best first. `{"box": ("float32", [4]), "name": "text"}` is, for each row, a list of dicts with these
+        keys. Without it the workflow file says what the stage gives.
     inputs: declared in the same way, arrays only; a `None` in the shape is any size. An input that is not declared may
         be any column. What is no array of one shape comes as a list with a value for each row: `str`, `bytes`, an
         array (a picture is `uint8 [height, width, channels]`), a list of dicts, or `None` where it is missing.
@@ -188,13 +194,20 @@ def column_of(name: str, of: ColumnType) -> Column:
     """The column that `of` declares; raises `TypeError` for a type or a shape that there is not."""
     if isinstance(of, dict) and of:
         return Column(name, LIST, [], [column_of(column, one) for column, one in of.items()])
-    if of in (TEXT, str) or isinstance(of, tuple) and of[0] in (TEXT, str):
-        return Column(name, TEXT, [])
     given, shape = (of, None) if isinstance(of, (str, type)) else (of[0], of[1])
+    if given in (TEXT, str):
+        return Column(name, TEXT, [])
+    if given in (PICTURE, LABELS) and shape is None:
+        return Column(name, given, [])
+    if given in (BYTES, bytes) and (shape is None or isinstance(shape, str)):
+        return Column(name, BYTES, [], format=(shape or "").lstrip("."))
     dtype: Any = getattr(given, "__name__", given)  # Of a type of numpy, its name.
     dtype = SHORT_NAMES.get(dtype, dtype)
     if dtype not in DTYPES and (dtype, shape) != (None, None):
-        raise TypeError(f"`{name}` cannot be {dtype}; types are {', '.join(DTYPES)}, with a shape, and of outputs text")
+        raise TypeError(
+            f"`{name}` cannot be {dtype}; types are {', '.join(DTYPES)}, with a shape, and of outputs text, bytes, "
+            "picture, labels and dicts of columns"
+        )
     if not all(size is None or isinstance(size, int) and size >= 0 for size in shape or ()):
         raise TypeError(f"`{name}`: {shape} is no shape of a row: a list of sizes, or of None")
     return Column(name, dtype, None if shape is None else list(shape))

@@ -65,20 +65,20 @@ class ValueReader(Reader):
 
 
 def done_outputs(index: int, array: np.ndarray) -> List[bytes]:
-    """An output of open shape as `Done` holds it: an array; of an array of objects, a text or list for each row, or arrays
-    of several shapes, each in a piece of its own."""
+    """An output of open shape as `Done` holds it: an array; of an array of objects, a text, bytes or a list for each row, or
+    arrays of several shapes, each in a piece of its own."""
     rows = [array] if array.dtype != object else array.tolist()
     if rows and isinstance(rows[0], np.ndarray):
         pieces = rows if array.dtype != object else [row[np.newaxis] for row in rows]
         dtype = DTYPES.index(pieces[0].dtype.name)
         return [ints(index, dtype, piece.ndim, *piece.shape) + text(piece.tobytes()) for piece in pieces]
-    each = [one.encode() if type(one) is str else packed(one) for one in rows]
+    each = [one.encode() if type(one) is str else one if type(one) is bytes else packed(one) for one in rows]
     data = b"".join([part for one in each for part in (len(one).to_bytes(4, "little"), one)])
     return [ints(index, DTYPES.index("uint8"), 1, len(data)) + text(data)]
 
 
 def packed(value: Any) -> bytes:
-    """A text, an array, or a list of tuples of such, without types: both sides know the declaration."""
+    """A text, bytes, an array, or a list of tuples of such, without types: both sides know the declaration."""
     if isinstance(value, list):
         return ints(len(value)) + b"".join([packed(one) for row in value for one in row])
-    return text(value) if isinstance(value, str) else ints(*value.shape) + text(value.tobytes())
+    return text(value) if isinstance(value, (str, bytes)) else ints(*value.shape) + text(value.tobytes())

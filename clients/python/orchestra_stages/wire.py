@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, TypeVar, Union
 
 from .declare import DTYPES, Column
 
-PROTOCOL = 17
+PROTOCOL = 18
 
 # Frames from the parent.
 LOAD, RUN, RUN_WITH_VALUES = 0, 1, 2

@@ -134,6 +134,54 @@ class TextsAndLists(unittest.TestCase):
             with self.assertRaisesRegex(ItemError, "row 1: .*" + why):
                 give(rows, {"name": "text"})
 
+    def test_bytes_pictures_and_labels(self):
+        small, large = np.arange(12).reshape(2, 2, 3), np.arange(6, dtype="u1").reshape(2, 3)
+        pictures = give([small, large, [[7]]], "picture")
+        self.assertEqual(
+            [(one.dtype, one.shape) for one in pictures], [("u1", s) for s in [(2, 2, 3), (2, 3, 1), (1, 1, 1)]]
+        )
+        self.assertEqual((pictures[0].tolist(), pictures[1].ravel().tolist()), (small.tolist(), [*range(6)]))
+        self.assertEqual(give(np.zeros([3, 4, 5, 1], "u1"), "picture").shape, (3, 4, 5, 1))
+        kept = bytearray(b"ab")
+        found = give([b"", kept, memoryview(b"\0")], "bytes").tolist()
+        kept[0] = 0
+        self.assertEqual(found, [b"", b"ab", b"\0"])
+        label = {"label": "cat", "class": np.uint8(3), "score": 0.5}
+        found = give([[label, {**label, "score": 0.25}], [], [{**label, "score": np.float64("nan")}]], "labels")
+        self.assertEqual(
+            [(name, int(place), float(score)) for name, place, score in found[0]], [("cat", 3, 0.5), ("cat", 3, 0.25)]
+        )
+        self.assertEqual((found[1], np.isnan(found[2][0][2])), ([], True))
+        of = {"p": "picture", "b": "bytes", "l": "labels"}
+        rows = give([[], [{"p": large, "b": b"x", "l": [label]}], []], of)[1]
+        self.assertEqual((rows[0][0].shape, rows[0][1], rows[0][2][0][0]), ((2, 3, 1), b"x", "cat"))
+
+    def test_what_is_no_picture_bytes_or_labels_fails_its_row(self):
+        label = {"label": "a", "class": 0, "score": 1}
+        for of, value, why in [
+            (
+                "picture",
+                np.zeros([2, 2, 4], "u1"),
+                r"is a picture: an array \[height, width, 3\].*; it has the shape \[2, 2, 4\]",
+            ),
+            ("picture", np.zeros([0, 2, 3], "u1"), r"it has the shape \[0, 2, 3\]"),
+            ("picture", np.full([1, 1, 3], 256), r"cannot hold 256 at \[0, 0, 0\]"),
+            ("picture", np.full([1, 1, 3], 0.5), r"cannot hold 0.5"),
+            ("picture", np.ma.array(np.zeros([1, 1, 1], "u1"), mask=True), "is masked"),
+            ("bytes", "text", "declared as bytes, and is str"),
+            ("bytes", np.zeros(2), r"and is ndarray: use \.tobytes\(\)"),
+            ("labels", [{"label": "a"}], r"must be a dict of \['label', 'class', 'score'\], and is \['label'\]"),
+            ("labels", [{**label, "class": -1}], "a class is a number from 0, and this one is -1"),
+            ("labels", [label, {**label, "score": 2}], "labels come best first, and 1.0 stands before 2.0"),
+        ]:
+            good = {"picture": np.zeros([1, 1], "u1"), "bytes": b"", "labels": []}[of]
+            with self.assertRaisesRegex(ItemError, "row 1: .*" + why):
+                give([good, value, good], of)
+            each = call(lambda x: {"y": [good, value, good][x]}, {"y": of}, each=True)
+            (found,) = each(3, {"x": [0, 1, 2]})
+            self.assertRegex(each.failed.pop(1)[1], why)
+            self.assertEqual((each.failed, len(found)), ({}, 3))
+
 
 class Each(unittest.TestCase):
     def test_rows_are_called_with_their_values_and_joined(self):
@@ -173,7 +221,11 @@ class Each(unittest.TestCase):
 
     def test_each_value_is_that_of_its_row_whatever_is_written_over_later(self):
         kept = {"array": np.zeros(2), "bytes": bytearray(2), "list": [0, 0], "row": {}}
-        views = {"array": lambda: kept["array"], "bytes": lambda: memoryview(kept["bytes"]), "list": lambda: kept["list"]}
+        views = {
+            "array": lambda: kept["array"],
+            "bytes": lambda: memoryview(kept["bytes"]),
+            "list": lambda: kept["list"],
+        }
         for shape in ([2], [None]):
             of = {"array": ("f64", shape), "bytes": ("u8", shape), "list": ("i64", shape)}
 

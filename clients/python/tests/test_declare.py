@@ -48,19 +48,29 @@ class Declarations(unittest.TestCase):
             ("text", Column("y", "text", [])),
             (str, Column("y", "text", [])),
             (("text", []), Column("y", "text", [])),
-            ({"a": "text"}, Column("y", "list", [], [Column("a", "text", [])])),
+            ("picture", Column("y", "picture", [])),
+            ("labels", Column("y", "labels", [])),
+            (bytes, Column("y", "bytes", [])),
+            (("bytes", ".png"), Column("y", "bytes", [], format="png")),
+            (
+                {"a": "text", "p": "picture"},
+                Column("y", "list", [], [Column("a", "text", []), Column("p", "picture", [])]),
+            ),
         ]:
             self.assertEqual(column_of("y", of), expected)
 
     def test_the_planner_says_outputs_by_short_names(self):
         said = {"name": "y", "dtype": "list", "columns": [{"name": "a", "dtype": "i16", "shape": [None]}]}
         self.assertEqual(Column.from_json(said), Column("y", "list", [], [Column("a", "int16", [None])]))
-        self.assertEqual(Column.from_json({"name": "t", "dtype": "text", "shape": []}), Column("t", "text", []))
+        for of in ("text", "picture", "labels", "bytes"):
+            self.assertEqual(Column.from_json({"name": "t", "dtype": of}), Column("t", of, []))
 
     def test_what_is_no_type_or_shape_is_refused(self):
         for of, why in [
             (("complex64", [4]), "`y` cannot be complex64; types are float32, float16, "),
             (("list", [4]), "`y` cannot be list"),
+            (("picture", [4, 4, 3]), "`y` cannot be picture"),
+            ("image", "and of outputs text, bytes, picture, labels and dicts of columns"),
             (("f32", [-1]), "`y`: [-1] is no shape of a row: a list of sizes, or of None"),
             (("f32", [1.5]), "`y`: [1.5] is no shape of a row"),
         ]:
@@ -102,8 +112,11 @@ class Declarations(unittest.TestCase):
             code.__name__ = name
             stage(code)
         self.assertEqual(pick("g").name, "g")
-        for name in (None, "h"):
-            with self.assertRaisesRegex(LookupError, "it has the stages f, g: name one with function = "):
+        for name, why in (
+            (None, "it has the stages f, g: name one, "),
+            ("h", "there is no stage `h`; there are: f, g"),
+        ):
+            with self.assertRaisesRegex(LookupError, why):
                 pick(name)
 
     def test_an_item_error_has_the_number_of_a_row(self):

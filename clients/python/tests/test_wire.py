@@ -116,6 +116,9 @@ class Outputs(unittest.TestCase):
 
     def test_texts_are_bytes_behind_their_numbers(self):
         texts = np.array(["ä", ""], dtype=object)
+        self.assertEqual(
+            done_outputs(0, np.array([b"\xff", b""], object)), [b"\x00\x04\x01\x09\x09\x01\0\0\0\xff\0\0\0\0"]
+        )
         self.assertEqual(done_outputs(0, texts), [b"\x00\x04\x01\x0a\x0a" + b"\x02\0\0\0\xc3\xa4" + b"\0\0\0\0"])
         ragged = np.empty(2, dtype=object)
         ragged[0], ragged[1] = np.array([7, 8], "uint8"), np.array([], "uint8")
@@ -124,6 +127,9 @@ class Outputs(unittest.TestCase):
     def test_lists_have_neither_names_nor_types(self):
         rows = [("a", np.array([1, 2], "uint8")), ("", np.array([], "uint8"))]
         self.assertEqual(packed(rows), b"\x02" + b"\x01a\x02\x02\x01\x02" + b"\x00\x00\x00")
+        self.assertEqual(
+            packed([(b"\xff", np.zeros([1, 1, 3], "u1"))]), b"\x01" + b"\x01\xff" + b"\x01\x01\x03\x03\0\0\0"
+        )
         self.assertEqual(packed([([("x",)],)]), b"\x01\x01\x01x")
 
 

@@ -93,7 +93,7 @@ class Worker(Scripts):
             with Parent(command) as worker:
                 hello = worker.receive()
                 said = [hello.integer(), hello.integer(), hello.text(), hello.integer(), hello.integer()]
-                self.assertEqual(said, [0, 17, "tested", worker.process.pid, 0])
+                self.assertEqual(said, [0, 18, "tested", worker.process.pid, 0])
                 worker.send(LOAD)
                 answer = worker.receive()
                 self.assertEqual(
@@ -183,13 +183,13 @@ class Planner(Scripts):
         files = described.pop("files")
         self.assertEqual([name for name, _ in files], ["helper.py", "other.py", "stage.py"])
         self.assertEqual({len(digest) for _, digest in files}, {64})
-        column = {"shape": [], "columns": None}
+        column = {"shape": [], "columns": None, "format": ""}
         columns = [
-            {"name": "twice", "dtype": "float32", "shape": [4], "columns": None},
+            {**column, "name": "twice", "dtype": "float32", "shape": [4]},
             {"name": "title", "dtype": "text", **column},
-            {"name": "parts", "dtype": "list", "shape": [], "columns": [{"name": "n", "dtype": "int64", **column}]},
+            {**column, "name": "parts", "dtype": "list", "columns": [{"name": "n", "dtype": "int64", **column}]},
         ]
-        inputs = [{"name": name, "dtype": None, "shape": None, "columns": None} for name in ("x", "name")]
+        inputs = [{**column, "name": name, "dtype": None, "shape": None} for name in ("x", "name")]
         expected = {"name": "f", "inputs": inputs, "outputs": columns, "batch": 8, "gpu": False, "drops": False}
         self.assertEqual(described, expected)
 
@@ -223,10 +223,11 @@ class Planner(Scripts):
             "stage.py", "import orchestra\n@orchestra.stage(outputs={'y': ('complex64', [4])})\ndef f(x): pass\n"
         )
         why = (
-            "TypeError: `y` cannot be complex64; types are float32, float16, int64, int32, uint8, bool, float64, int16"
+            "TypeError: `y` cannot be complex64; types are float32, float16, int64, int32, uint8, bool, float64, int16, "
+            "with a shape, and of outputs text, bytes, picture, labels and dicts of columns"
         )
         # The line of the decorator, or before Python 3.9 that of its function.
-        self.assertRegex(self.described()["error"], rf"^{why}, with a shape, and of outputs text \(stage.py:[23]\)$")
+        self.assertRegex(self.described()["error"], rf"^{why} \(stage.py:[23]\)$")
 
 
 class FrameOfTheParent(unittest.TestCase):

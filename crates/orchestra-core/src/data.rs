@@ -1,13 +1,17 @@
 //! What flows along the edges of a workflow: schemas of named, typed columns, and the values of one row. Describes and borrows data; only
 //! what has to outlive its row is copied.
 
+mod picture;
+
 use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
 
 pub use crate::failure::ItemError;
-use crate::image_spec::{ImageSpec, PixelInput};
+pub use picture::{CopyPixels, KeptPicture, ListedPicture, Picture, Pixels};
+
+use crate::image_spec::PixelInput;
 use crate::tensor::{DType, Dim, TensorSpec};
 
 /// The columns that a source or a stage gives, in order. Names are unique.
@@ -122,6 +126,16 @@ impl ColumnType {
     /// The columns of its rows, if it is a list.
     pub fn list(&self) -> Option<&Schema> {
         if let ColumnType::List(schema) = self { Some(schema) } else { None }
+    }
+
+    /// Whether its values are pictures, or lists that hold some.
+    pub fn has_pictures(&self) -> bool {
+        match self {
+            ColumnType::Picture => true,
+            ColumnType::List(Schema(columns)) => columns.iter().any(|column| column.ty.has_pictures()),
+            ColumnType::Optional(of) => of.has_pictures(),
+            _ => false,
+        }
     }
 
     /// Whether a value can be one of this column.
@@ -248,79 +262,6 @@ pub trait WriteTensor {
     }
 }
 
-/// See [`Picture::copy_pixels`].
-pub type CopyPixels<'a> = dyn FnMut([u32; 2], usize, &dyn Fn(&mut [u8])) -> Result<(), ItemError> + 'a;
-
-/// A picture, which is decoded when it is first needed.
-pub trait Picture {
-    /// Decodes it, unless it is. With `row` it may be decoded to a fraction of its size, if that setting is `fast` and the row is much
-    /// smaller; without, in full.
-    fn decode(&self, row: Option<&ImageSpec>) -> Result<(), ItemError> {
-        let _ = row;
-        Ok(())
-    }
-    /// Writes it as one row of `spec`.
-    fn write_row(&self, spec: &ImageSpec, row: &mut [u8]) -> Result<(), ItemError> {
-        let _ = (spec, row);
-        Err(ItemError::result("internal error: a picture that is decoded is read as pixels; this is a bug"))
-    }
-    /// Shows its pixels, decoded in full.
-    fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), ItemError>)
-    -> Result<(), ItemError>;
-    /// Gives its width and height, its channels, and what copies its pixels to memory of `width * height * channels` bytes.
-    fn copy_pixels(&self, copy: &mut CopyPixels<'_>) -> Result<(), ItemError> {
-        self.with_pixels(&mut |pixels| {
-            let Pixels { width, height, channels, bytes } = pixels;
-            copy([width, height], channels, &|place: &mut [u8]| place.copy_from_slice(bytes))
-        })
-    }
-    /// Its width and height in pixels, upright and in full. Decodes it, unless it is.
-    fn size(&self) -> Result<[u32; 2], ItemError>;
-    /// How many pages its file has, each a picture.
-    fn n_pages(&self) -> Result<usize, ItemError> {
-        Err(ItemError::result("internal error: the file of a picture is not at hand; this is a bug"))
-    }
-    /// Shows a page of its file, from 0, as a picture.
-    fn with_page(
-        &self,
-        page: usize,
-        show: &mut dyn FnMut(&dyn Picture) -> Result<(), ItemError>,
-    ) -> Result<(), ItemError> {
-        let _ = (page, show);
-        self.n_pages().map(drop)
-    }
-    /// Itself, where its pixels are kept already: no copy is needed to carry it along.
-    fn kept(&self) -> Option<Arc<dyn KeptPicture>> {
-        None
-    }
-}
-
-/// The pixels of a whole picture, upright, 8 bits per channel, rows without a gap.
-#[derive(Debug, Clone, Copy)]
-pub struct Pixels<'a> {
-    /// Pixels from left to right, at least 1.
-    pub width: u32,
-    /// Pixels from top to bottom, at least 1.
-    pub height: u32,
-    /// 1 (gray) or 3 (red, green, blue).
-    pub channels: usize,
-    /// `width * height * channels` bytes.
-    pub bytes: &'a [u8],
-}
-
-impl Picture for Pixels<'_> {
-    fn with_pixels(
-        &self,
-        show: &mut dyn FnMut(Pixels<'_>) -> Result<(), ItemError>,
-    ) -> Result<(), ItemError> {
-        show(*self)
-    }
-
-    fn size(&self) -> Result<[u32; 2], ItemError> {
-        Ok([self.width, self.height])
-    }
-}
-
 /// A row that owns its values: what a fold keeps of a part until all parts are there.
 pub type OwnedRow = Vec<OwnedValue>;
 
@@ -343,9 +284,6 @@ pub enum OwnedValue {
     /// With the name of its column.
     Missing(Arc<str>),
 }
-
-/// A picture that owns its pixels.
-pub trait KeptPicture: Picture + fmt::Debug + Send + Sync {}
 
 impl OwnedValue {
     /// Copies a value. A picture cannot be kept this way: its pixels belong into memory with a bound, which the caller has.
@@ -373,7 +311,7 @@ impl OwnedValue {
         })
     }
 
-    /// What it holds, in bytes. A picture counts where it is kept.
+    /// What it holds, in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             OwnedValue::Tensor { data, .. } => data.len(),
@@ -383,7 +321,8 @@ impl OwnedValue {
             OwnedValue::List(rows) => {
                 rows.iter().flatten().map(|value| size_of_val(value) + value.bytes()).sum()
             }
-            OwnedValue::Picture(_) | OwnedValue::Missing(_) => 0,
+            OwnedValue::Picture(picture) => picture.value_bytes(),
+            OwnedValue::Missing(_) => 0,
         }
     }
 

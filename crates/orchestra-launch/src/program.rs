@@ -52,18 +52,21 @@ impl ProgramEngine {
 /// An output as a program is told of it.
 fn told(column: &Column) -> Json {
     let Column { name, ty } = column;
-    match ty {
-        ColumnType::List(Schema(columns)) => {
-            serde_json::json!({ "name": name, "dtype": "list", "columns": columns.iter().map(told).collect::<Vec<_>>() })
-        }
-        ty => match ty.tensor() {
-            Some(tensor) => {
-                let shape: Vec<Option<usize>> = tensor.row.iter().map(|dim| dim.fixed()).collect();
-                serde_json::json!({ "name": name, "dtype": tensor.dtype.name(), "shape": shape })
-            }
-            None => serde_json::json!({ "name": name, "dtype": "text" }),
-        },
+    if let ColumnType::List(Schema(columns)) = ty {
+        let columns = columns.iter().map(told).collect::<Vec<_>>();
+        return serde_json::json!({ "name": name, "dtype": "list", "columns": columns });
     }
+    let Some(tensor) = ty.tensor() else {
+        let dtype = match ty {
+            ColumnType::Picture => "picture",
+            ColumnType::Labels => "labels",
+            ColumnType::Bytes(_) => "bytes",
+            _ => "text",
+        };
+        return serde_json::json!({ "name": name, "dtype": dtype });
+    };
+    let shape: Vec<Option<usize>> = tensor.row.iter().map(|dim| dim.fixed()).collect();
+    serde_json::json!({ "name": name, "dtype": tensor.dtype.name(), "shape": shape })
 }
 
 impl EngineSpec for ProgramEngine {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use orchestra_core::data::{Column, ColumnType, Schema};
+use orchestra_core::data::{Column, ColumnType};
 use orchestra_core::{BatchAxis, DType, Dim, Mixing, ProbedOutput, ReadOutput, SizeLimit, TensorSpec};
 
 /// An output of a model as its file declares it.
@@ -40,8 +40,8 @@ pub(crate) struct StageOutput {
     pub standing: RowStanding,
     /// As the file declares it.
     pub declared: String,
-    /// Of a program: the columns of its rows, if it is a list.
-    pub list: Option<Schema>,
+    /// Of a program: what its rows are, where they are no tensors.
+    pub values: Option<ColumnType>,
     /// Nothing was run to find out more of it.
     pub is_untried: bool,
 }
@@ -254,7 +254,7 @@ impl ModelOutput {
         };
         let read = ReadOutput { tensor, batch: axis, rank, is_text, is_copied: self.is_input };
         let is_untried = probed.is_err_and(|why| why.is_none());
-        Ok(StageOutput { read, standing, declared: self.to_string(), list: None, is_untried })
+        Ok(StageOutput { read, standing, declared: self.to_string(), values: None, is_untried })
     }
 }
 
@@ -316,14 +316,15 @@ impl StageOutput {
             ColumnType::Tensor(tensor) => ReadOutput::rows(tensor.clone()),
             _ => ReadOutput::packed(&name),
         };
-        let (declared, list) = (ty.to_string(), ty.list().cloned());
-        Self { declared, read, standing: RowStanding::Known, list, is_untried: false }
+        let declared = ty.to_string();
+        let values = (!matches!(ty, ColumnType::Tensor(_))).then_some(ty);
+        Self { declared, read, standing: RowStanding::Known, values, is_untried: false }
     }
 
     /// The column that a stage gives of it.
     pub(crate) fn column(&self) -> ColumnType {
-        match (&self.list, self.read.is_text) {
-            (Some(schema), _) => ColumnType::List(schema.clone()),
+        match (&self.values, self.read.is_text) {
+            (Some(ty), _) => ty.clone(),
             (None, true) => ColumnType::Text,
             (None, false) => ColumnType::Tensor(self.read.tensor.clone()),
         }

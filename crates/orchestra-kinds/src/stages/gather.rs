@@ -22,7 +22,7 @@ impl Connect for Gather {
     fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let (input, reads) = stage.whole_row()?;
         let gives = &input.gives.0;
-        if let Some(column) = gives.iter().find(|c| c.ty == ColumnType::Picture) {
+        if let Some(column) = gives.iter().find(|c| c.ty.has_pictures()) {
             let name = stage.name;
             let message = format!("stage `{name}` cannot keep `{}` of `{}`", column.name, input.name);
             return stage

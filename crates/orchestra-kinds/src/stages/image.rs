@@ -1,11 +1,13 @@
 //! `kind = "image"`: decodes a picture, turns it upright, resizes it and writes it as a tensor row.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{ColumnType, ItemError, Picture, Value, WriteTensor};
+use orchestra_core::data::{ColumnType, ItemError, Picture, Pixels, Value, WriteTensor};
 use orchestra_core::shapes::{Emit, Packing, RowWork};
 use orchestra_core::{FailureKind, ImageSpec, Placement, TensorSpec};
+use orchestra_media::{PixelRect, Preparer};
 use orchestra_plan::{
     Connect, Fields, Json, Key, Reported, Runs, Settings, StageConnected, StageContext, TypedStage,
 };
@@ -46,7 +48,9 @@ fn name_no_jpeg(paths: &[String]) -> bool {
 
 impl Connect for Image {
     fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
-        let picture = stage.column(0, "pictures, which a source gives", |c| c.ty == ColumnType::Picture)?;
+        let what =
+            "pictures, which a source gives, or a Python stage whose output is declared as \"picture\"";
+        let picture = stage.column(0, what, |c| c.ty == ColumnType::Picture)?;
         let spec = ImageSpec { max_pixels: stage.limits.max_pixels, ..self.0.clone() };
         if name_no_jpeg(&stage.inputs[0].paths) {
             stage.warn_of("fast", ": its source names no JPEG");
@@ -100,7 +104,7 @@ impl Packing for PixelsOfRow {
 }
 
 impl RowWork for ImageRows {
-    type Scratch = ();
+    type Scratch = RefCell<Preparer>;
 
     fn packing(&self, column: usize) -> Option<Arc<dyn Packing>> {
         let packed = self.packed.as_ref().filter(|_| column == PIXELS)?;
@@ -108,7 +112,12 @@ impl RowWork for ImageRows {
         Some(Arc::new(PixelsOfRow { spec: self.spec.clone(), bytes }))
     }
 
-    fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), ItemError> {
+    fn apply(
+        &self,
+        preparer: &mut RefCell<Preparer>,
+        row: &[Value<'_>],
+        emit: &mut dyn Emit,
+    ) -> Result<(), ItemError> {
         let [Value::Picture(picture)] = row else {
             let error = "internal error: an image stage was given no picture; this is a bug".to_owned();
             return Err(ItemError { kind: FailureKind::Decode, error });
@@ -116,7 +125,7 @@ impl RowWork for ImageRows {
         picture.decode(Some(&self.spec))?;
         let placed = orchestra_media::placement(&self.spec, picture.size()?).bytes();
         emit.row(&[
-            Value::Unwritten(&ImageTensor { picture: *picture, rows: self }),
+            Value::Unwritten(&ImageTensor { picture: *picture, rows: self, preparer }),
             Placement::value(&placed),
         ])
     }
@@ -125,6 +134,8 @@ impl RowWork for ImageRows {
 struct ImageTensor<'a> {
     picture: &'a dyn Picture,
     rows: &'a ImageRows,
+    /// For a picture that is decoded already.
+    preparer: &'a RefCell<Preparer>,
 }
 
 impl WriteTensor for ImageTensor<'_> {
@@ -133,7 +144,13 @@ impl WriteTensor for ImageTensor<'_> {
     }
 
     fn write(&self, row: &mut [u8]) -> Result<(), ItemError> {
-        self.picture.write_row(&self.rows.spec, row)
+        let Some(pixels) = self.picture.pixels() else { return self.picture.write_row(&self.rows.spec, row) };
+        let Pixels { width, height, .. } = pixels;
+        let (spec, mut preparer) = (&self.rows.spec, self.preparer.borrow_mut());
+        let loaded = preparer.load(&pixels, PixelRect { left: 0, top: 0, width, height }, spec);
+        loaded
+            .and_then(|()| preparer.write_row(spec, row))
+            .map_err(|error| ItemError { kind: error.kind(), error: error.to_string() })
     }
 
     fn write_packed(&self, packed: &mut [u8]) -> Result<(), ItemError> {

@@ -97,6 +97,8 @@ struct PythonTensor {
     shape: Option<Vec<Option<usize>>>,
     /// Of a list.
     columns: Option<Vec<PythonTensor>>,
+    /// Of bytes: what the names of their files end with.
+    format: Option<String>,
 }
 
 impl Described {
@@ -117,10 +119,13 @@ impl Described {
 }
 
 impl PythonTensor {
-    /// What it gives, which may be a text or a list.
+    /// What it gives, which need not be a tensor.
     fn output(&self) -> Option<Column> {
         let ty = match self.dtype.as_deref() {
             Some("text") => ColumnType::Text,
+            Some("picture") => ColumnType::Picture,
+            Some("labels") => ColumnType::Labels,
+            Some("bytes") => ColumnType::Bytes(self.format.clone()?),
             Some("list") => {
                 let columns = self.columns.iter().flatten().map(PythonTensor::output);
                 ColumnType::List(Schema(columns.collect::<Option<_>>()?))

@@ -242,7 +242,7 @@ impl ReduceStage {
 
     fn concat(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let (input, mut reads) = stage.whole_first()?;
-        if let Some(column) = input.gives.0.iter().find(|c| c.ty == ColumnType::Picture) {
+        if let Some(column) = input.gives.0.iter().find(|c| c.ty.has_pictures()) {
             let message = format!("stage `{}` cannot keep `{}` of `{}`", stage.name, column.name, input.name);
             return stage.error(input.span, message).help("reduce what is made of the pictures").fail();
         }

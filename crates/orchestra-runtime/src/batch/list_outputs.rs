@@ -1,8 +1,8 @@
-//! Lists that a program gives, one for each item: read by the columns that it has declared. What a worker says of lengths is checked here.
+//! Lists and labels that a program gives, one for each item: read by the columns that it has declared. What a worker says of lengths is checked here.
 
 use std::sync::Arc;
 
-use orchestra_core::data::{Column, ColumnType, OwnedRow, OwnedValue, Schema};
+use orchestra_core::data::{Column, ColumnType, Label, ListedPicture, OwnedRow, OwnedValue, Schema};
 
 /// Values of a list, those of lists within it included: what is kept of each takes some ten bytes, however few it has.
 const MOST_VALUES: usize = 1 << 20;
@@ -14,23 +14,56 @@ pub fn list_of(bytes: &[u8], columns: &Schema) -> Option<Arc<[OwnedRow]>> {
     reader.bytes.is_empty().then_some(rows)
 }
 
+/// The labels of an item, which travel as a list with the columns `label`, `class` (i64) and `score` (f32).
+pub fn labels_of(bytes: &[u8]) -> Option<Vec<Label<'_>>> {
+    let mut reader = ListReader { bytes, left: MOST_VALUES };
+    let labels = reader.labels()?;
+    reader.bytes.is_empty().then_some(labels)
+}
+
 struct ListReader<'a> {
     bytes: &'a [u8],
     /// Values that there may still be.
     left: usize,
 }
 
-impl ListReader<'_> {
+impl<'a> ListReader<'a> {
     fn rows(&mut self, Schema(columns): &Schema) -> Option<Arc<[OwnedRow]>> {
-        let n = self.int()?;
-        self.left = self.left.checked_sub(n.checked_mul(columns.len().max(1))?)?;
+        let n = self.count(columns.len())?;
         (0..n).map(|_| columns.iter().map(|column| self.value(column)).collect()).collect()
+    }
+
+    /// How many rows of so many columns follow, for which there is room.
+    fn count(&mut self, columns: usize) -> Option<usize> {
+        let n = self.int()?;
+        self.left = self.left.checked_sub(n.checked_mul(columns.max(1))?)?;
+        Some(n)
+    }
+
+    fn labels(&mut self) -> Option<Vec<Label<'a>>> {
+        let n = self.count(3)?;
+        let label = |_| {
+            let label = std::str::from_utf8(self.bytes()?).ok()?;
+            let class = i64::from_ne_bytes(self.bytes()?.try_into().ok()?);
+            let score = f32::from_ne_bytes(self.bytes()?.try_into().ok()?);
+            Some(Label { label, class: u32::try_from(class).ok()?, score })
+        };
+        (0..n).map(label).collect()
     }
 
     fn value(&mut self, Column { name, ty }: &Column) -> Option<OwnedValue> {
         Some(match ty {
             ColumnType::Text => OwnedValue::Text(std::str::from_utf8(self.bytes()?).ok()?.into()),
+            ColumnType::Bytes(_) => OwnedValue::Bytes(self.bytes()?.into()),
             ColumnType::List(columns) => OwnedValue::List(self.rows(columns)?),
+            ColumnType::Labels => {
+                let labels = self.labels()?;
+                OwnedValue::Labels(labels.iter().map(|l| (l.label.into(), l.class, l.score)).collect())
+            }
+            ColumnType::Picture => {
+                let shape = [self.int()?, self.int()?, self.int()?];
+                OwnedValue::Picture(Arc::new(ListedPicture::new(shape, self.bytes()?)?))
+            }
             ColumnType::Tensor(spec) => {
                 let shape: Vec<usize> = spec.row.iter().map(|_| self.int()).collect::<Option<_>>()?;
                 let data = self.bytes()?.into();
@@ -46,7 +79,7 @@ impl ListReader<'_> {
         })
     }
 
-    fn bytes(&mut self) -> Option<&[u8]> {
+    fn bytes(&mut self) -> Option<&'a [u8]> {
         let len = self.int()?;
         let (bytes, rest) = self.bytes.split_at_checked(len)?;
         self.bytes = rest;

@@ -2,55 +2,71 @@
 
 use std::sync::Arc;
 
-use orchestra_core::data::{Column, ColumnType, OwnedRow, Schema, TensorView, Value};
+use orchestra_core::data::{Column, ColumnType, Label, OwnedRow, Pixels, TensorView, Value};
 use orchestra_core::model_output::texts;
-use orchestra_core::{Dim, TensorSpec};
+use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_worker::frames::DynamicOutput;
 use orchestra_worker::mapping::SharedBytes;
 
-use crate::batch::list_outputs::list_of;
+use crate::batch::list_outputs::{labels_of, list_of};
 use crate::messages::CompletedBatch;
 
 impl CompletedBatch {
     /// What this batch has of each output of the stage, which are those that its schema lists.
     pub fn outputs<'a>(&'a self, columns: &'a [Column]) -> Result<Vec<OutputRows<'a>>, String> {
         let output = |(i, column): (usize, &'a Column)| {
-            let packed = || self.dynamic.iter().find(|d| d.output == i);
-            match &column.ty {
-                ColumnType::Text => self.texts(&column.name, packed()),
-                ColumnType::List(columns) => self.lists(&column.name, columns, packed()),
-                ty => self.tensors(i, ty.stored().ok_or_else(|| missing(&column.name))?),
-            }
+            let Column { name, ty } = column;
+            Ok(match ty {
+                ColumnType::Text => OutputRows::Texts(
+                    self.values(i, name, "a text in UTF-8", |bytes| std::str::from_utf8(bytes).ok())?,
+                ),
+                ColumnType::Bytes(_) => OutputRows::Bytes(self.values(i, name, "bytes", Some)?),
+                ColumnType::Labels => OutputRows::Labels(self.values(i, name, "labels", labels_of)?),
+                ColumnType::List(columns) => OutputRows::Lists(self.values(
+                    i,
+                    name,
+                    "a list of its columns, of at most 1048576 values,",
+                    |bytes| list_of(bytes, columns),
+                )?),
+                ColumnType::Picture => OutputRows::Pictures(self.pictures(i, name)?),
+                ty => self.tensors(i, ty.stored().ok_or_else(|| missing(name))?)?,
+            })
         };
         columns.iter().enumerate().map(output).collect()
     }
 
-    fn texts<'a>(&self, name: &str, dynamic: Option<&'a DynamicOutput>) -> Result<OutputRows<'a>, String> {
-        let packed = dynamic.ok_or_else(|| missing(name))?;
-        let texts = texts::unpack(&packed.data).filter(|texts| texts.len() == self.rows.count);
-        let texts = texts.ok_or_else(|| format!("output `{name}` has not a text in UTF-8 for each item"))?;
-        Ok(OutputRows::Texts(texts))
+    /// A value for each row of an output that lies in no slot: `read` makes it of its bytes, or says that they are none.
+    fn values<'a, T>(
+        &'a self,
+        i: usize,
+        name: &str,
+        what: &str,
+        read: impl Fn(&'a [u8]) -> Option<T>,
+    ) -> Result<Vec<T>, String> {
+        let packed = self.dynamic.iter().find(|d| d.output == i).ok_or_else(|| missing(name))?;
+        let each = texts::unpack_bytes(&packed.data).filter(|each| each.len() == self.rows.count);
+        let values = each.and_then(|each| each.into_iter().map(read).collect());
+        values.ok_or_else(|| format!("output `{name}` has not {what} for each item"))
     }
 
-    fn lists<'a>(
-        &self,
-        name: &str,
-        columns: &Schema,
-        dynamic: Option<&'a DynamicOutput>,
-    ) -> Result<OutputRows<'a>, String> {
-        let packed = texts::unpack_bytes(&dynamic.ok_or_else(|| missing(name))?.data);
-        let lists = packed.map(|all| all.into_iter().map(|bytes| list_of(bytes, columns)).collect());
-        let lists: Option<Vec<_>> = lists.flatten().filter(|lists: &Vec<_>| lists.len() == self.rows.count);
-        let lists = lists.ok_or_else(|| {
-            format!("output `{name}` has not a list of its columns, of at most 1048576 values, for each item")
-        })?;
-        Ok(OutputRows::Lists(lists))
+    fn pictures<'a>(&'a self, i: usize, name: &str) -> Result<Vec<Pixels<'a>>, String> {
+        let outputs = self.dynamic.iter().filter(|d| d.output == i);
+        let pieces = open_rows(name, DType::U8, self.rows.count, outputs)?;
+        let pixels = |row| {
+            let (shape, bytes) = open_row(&pieces, row);
+            Pixels::of(shape, bytes)
+        };
+        let pictures = (0..self.rows.count).map(pixels).collect::<Option<_>>();
+        pictures.ok_or_else(|| {
+            format!("output `{name}` has not a picture u8 [height, width, 1 or 3] for each item")
+        })
     }
 
     fn tensors<'a>(&'a self, i: usize, spec: &'a TensorSpec) -> Result<OutputRows<'a>, String> {
         let mut pieces = self.dynamic.iter().filter(|d| d.output == i).peekable();
         if pieces.peek().is_some() {
-            return open_tensors(spec, self.rows.count, pieces);
+            let pieces = open_rows(&spec.name, spec.dtype, self.rows.count, pieces)?;
+            return Ok(OutputRows::Open { spec, pieces });
         }
         let fixed = |d: &Dim| d.fixed().ok_or_else(|| missing(&spec.name));
         let shape: Vec<usize> = spec.row.iter().map(fixed).collect::<Result<_, _>>()?;
@@ -65,31 +81,39 @@ impl CompletedBatch {
 }
 
 /// An output of open shape of so many rows: in one piece, or in several where rows have other shapes.
-fn open_tensors<'a>(
-    spec: &'a TensorSpec,
+fn open_rows<'a>(
+    name: &str,
+    dtype: DType,
     rows: usize,
     outputs: impl Iterator<Item = &'a DynamicOutput>,
-) -> Result<OutputRows<'a>, String> {
+) -> Result<Vec<OpenRows<'a>>, String> {
     let (mut pieces, mut shapes, mut end) = (Vec::new(), Vec::new(), 0_usize);
     for of in outputs {
         // Nothing that is made of it may take its word for a size.
-        if !of.is_sound() || of.dtype != spec.dtype {
-            return Err(format!("output `{}` has not the type and size that the worker says", spec.name));
+        if !of.is_sound() || of.dtype != dtype {
+            return Err(format!("output `{name}` has not the type and size that the worker says"));
         }
         shapes.push(&of.shape);
         let [count, shape @ ..] = &of.shape[..] else { continue };
-        let row_bytes = shape.iter().product::<usize>() * spec.dtype.size_bytes();
+        let row_bytes = shape.iter().product::<usize>() * dtype.size_bytes();
         end = end.saturating_add(*count);
         pieces.push(OpenRows { end, shape, row_bytes, data: &of.data });
     }
     if end == rows && pieces.len() == shapes.len() {
-        return Ok(OutputRows::Open { spec, pieces });
+        return Ok(pieces);
     }
     let shapes = shapes.iter().map(|shape| format!("{shape:?}")).collect::<Vec<_>>().join(", ");
     Err(format!(
-        "output `{}` has shape {shapes} for {rows} items and cannot be split; set `batch = {{ max = 1 }}`",
-        spec.name
+        "output `{name}` has shape {shapes} for {rows} items and cannot be split; set `batch = {{ max = 1 }}`"
     ))
+}
+
+/// The shape and the bytes of a row.
+fn open_row<'a>(pieces: &[OpenRows<'a>], row: usize) -> (&'a [usize], &'a [u8]) {
+    let piece = pieces.partition_point(|piece| piece.end <= row);
+    let first = if piece == 0 { 0 } else { pieces[piece - 1].end };
+    let OpenRows { shape, row_bytes, data, .. } = &pieces[piece];
+    (shape, &data[(row - first) * row_bytes..(row - first + 1) * row_bytes])
 }
 
 fn missing(name: &str) -> String {
@@ -109,6 +133,9 @@ pub enum OutputRows<'a> {
         pieces: Vec<OpenRows<'a>>,
     },
     Texts(Vec<&'a str>),
+    Bytes(Vec<&'a [u8]>),
+    Pictures(Vec<Pixels<'a>>),
+    Labels(Vec<Vec<Label<'a>>>),
     Lists(Vec<Arc<[OwnedRow]>>),
 }
 
@@ -130,13 +157,13 @@ impl OutputRows<'_> {
                 Value::Tensor(TensorView { name: &spec.name, dtype: spec.dtype, shape, data: copy })
             }
             OutputRows::Open { spec, pieces } => {
-                let piece = pieces.partition_point(|piece| piece.end <= row);
-                let first = if piece == 0 { 0 } else { pieces[piece - 1].end };
-                let OpenRows { shape, row_bytes, data, .. } = &pieces[piece];
-                let data = &data[(row - first) * row_bytes..(row - first + 1) * row_bytes];
+                let (shape, data) = open_row(pieces, row);
                 Value::Tensor(TensorView { name: &spec.name, dtype: spec.dtype, shape, data })
             }
             OutputRows::Texts(texts) => Value::Text(texts[row]),
+            OutputRows::Bytes(bytes) => Value::Bytes(bytes[row]),
+            OutputRows::Pictures(pictures) => Value::Picture(&pictures[row]),
+            OutputRows::Labels(labels) => Value::Labels(&labels[row]),
             OutputRows::Lists(lists) => Value::List(&lists[row]),
         }
     }
@@ -144,8 +171,6 @@ impl OutputRows<'_> {
 
 #[cfg(test)]
 mod tests {
-    use orchestra_core::DType;
-
     use super::*;
 
     fn piece(shape: &[usize]) -> DynamicOutput {
@@ -158,7 +183,10 @@ mod tests {
         let row = vec![Dim::Dynamic, Dim::Fixed(2)];
         let spec = TensorSpec { name: "y".into(), dtype: DType::U8, row, batch: Dim::Dynamic };
         let pieces = [piece(&[2, 1, 2]), piece(&[1, 3, 2]), piece(&[1, 0, 2])];
-        let rows = open_tensors(&spec, 4, pieces.iter()).unwrap();
+        let read =
+            |rows, outputs: &'_ [DynamicOutput]| open_rows("y", DType::U8, rows, outputs.iter()).is_ok();
+        let rows =
+            OutputRows::Open { spec: &spec, pieces: open_rows("y", DType::U8, 4, pieces.iter()).unwrap() };
         let shown = |row| match rows.row(row, &mut Vec::new()) {
             Value::Tensor(TensorView { shape, data, .. }) => (shape.to_vec(), data.to_vec()),
             _ => panic!("it is no tensor"),
@@ -171,7 +199,7 @@ mod tests {
         for (rows, pieces) in
             [(3, &pieces[..]), (5, &pieces[..]), (1, &[long]), (1, &[piece(&[]), piece(&[1, 2])])]
         {
-            assert!(open_tensors(&spec, rows, pieces.iter()).is_err());
+            assert!(!read(rows, pieces));
         }
     }
 }

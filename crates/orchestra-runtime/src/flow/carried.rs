@@ -135,10 +135,14 @@ impl Picture for CarriedPicture {
         &self,
         show: &mut dyn FnMut(Pixels<'_>) -> Result<(), ItemError>,
     ) -> Result<(), ItemError> {
+        self.pixels().map_or(Ok(()), show)
+    }
+
+    fn pixels(&self) -> Option<Pixels<'_>> {
         // SAFETY: the block lies within the map, was written before it was shared, and is only read from then on.
         let bytes =
             unsafe { std::slice::from_raw_parts(self.block.arena.map.at(self.block.start), self.bytes) };
-        show(Pixels { width: self.width, height: self.height, channels: self.channels, bytes })
+        Some(Pixels { width: self.width, height: self.height, channels: self.channels, bytes })
     }
 
     fn size(&self) -> Result<[u32; 2], ItemError> {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use orchestra_core::collect::Part;
+use orchestra_core::data::ColumnType;
 use orchestra_core::shapes::{FanOut, MapStep, Step};
 use orchestra_core::{SinkId, StageId};
 use orchestra_plan::{ColumnRef, FoldPlan, Origin, Shape};
@@ -151,8 +152,10 @@ impl Chain {
     pub(super) fn cost_of_row(&self) -> usize {
         let lengths = |leaf: &ChainLeaf, of: &dyn Fn(Option<usize>) -> usize| {
             let row_len = |read: &ColumnRef| {
-                let tensor = self.context.plan.column(*read).ty.stored();
-                of(tensor.map(|tensor| tensor.row_len().unwrap_or(usize::MAX)))
+                let ty = &self.context.plan.column(*read).ty;
+                let tensor = ty.stored().map(|tensor| tensor.row_len().unwrap_or(usize::MAX));
+                // Of a picture, a file is made.
+                of(tensor.or_else(|| (*ty == ColumnType::Picture).then_some(usize::MAX)))
             };
             leaf.reads.iter().map(row_len).fold(0, usize::saturating_add)
         };
