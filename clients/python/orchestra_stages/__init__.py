@@ -29,7 +29,8 @@ The modules, in the order of a run:
     loops      calls it again on what it has given
     alone      compares rows that are called alone with their batch
     errors     how an error is told
-    check      `--check` and `--bench`
+    hand       `--check` and `--bench` of a script that is started by hand
+    check      what they do of a stage
     embedded   finds these modules where nothing is installed
 
 Only `values`, `slots`, `calls`, `loops`, `alone`, `batches` and `check` import numpy. They are imported after the

@@ -1,8 +1,4 @@
-"""`python stage.py --check` calls a stage on zeros; `python stage.py --bench` measures it at several batch sizes.
-
-The rest of the command line is the same: `[STAGE] [INPUT=float32:3,32,32] [INPUT=text] ..`, where a stage is named if
-there are several, and each input that is not declared is said.
-"""
+"""`python stage.py --check` calls a stage on zeros; `python stage.py --bench` measures it at several batch sizes."""
 
 from __future__ import annotations
 
@@ -14,9 +10,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Union
 
 import numpy as np
 
-from . import script
 from .calls import StageCall
-from .declare import TEXT, Column, Declaration, ItemError, column_of
+from .declare import BYTES, TEXT, Column, Declaration, ItemError, column_of
 from .errors import is_memory, words
 
 #: A value of columns that are no tensors: of zeros, and made up.
@@ -46,11 +41,12 @@ class Trial(NamedTuple):
     inputs: Dict[str, Union[Column, str]]
 
     @classmethod
-    def of(cls, arguments: List[str]) -> Trial:
-        """Raises `LookupError` as `pick` does, `ValueError` for an input that is neither declared nor said."""
-        said = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
-        names = [argument for argument in arguments if "=" not in argument and argument[0] != "-"]
-        declaration = script.pick(*names)
+    def of(cls, declaration: Declaration, said: Dict[str, str]) -> Trial:
+        """Raises `ValueError` for an input that is neither declared nor said, and for one that there is not."""
+        names = [one.name for one in declaration.inputs]
+        unknown = [name for name in said if name not in names]
+        if unknown:
+            raise ValueError(f"`{declaration.name}` has no input `{unknown[0]}`; inputs: {', '.join(names)}")
         return cls(declaration, {one.name: _input(one, said.get(one.name, "")) for one in declaration.inputs})
 
     def zeros(self, n_rows: int) -> Inputs:
@@ -87,12 +83,15 @@ class Trial(NamedTuple):
         call = StageCall(declaration, [])
         given = [(name, np.asarray(value)) for name, value in call.code(**inputs).items()]
         outputs = [
-            column_of(name, TEXT if array.dtype.kind in "UO" else (str(array.dtype), array.shape[1:]))
+            column_of(
+                name, {"U": TEXT, "O": TEXT, "S": BYTES}.get(array.dtype.kind, (str(array.dtype), array.shape[1:]))
+            )
             for name, array in given
         ]
         call.expect(outputs)
         shown = [
-            f'"{one.name}": ' + ('"text"' if one.dtype == TEXT else f'("{one.dtype}", {one.shape})') for one in outputs
+            f'"{one.name}": ' + (f'("{one.dtype}", {one.shape})' if one.is_tensor else f'"{one.dtype}"')
+            for one in outputs
         ]
         print(f"declare outputs={{{', '.join(shown)}}}")
         return call
@@ -125,19 +124,18 @@ def check(trial: Trial) -> None:
     began = time.perf_counter()
     arrays = call(n_rows, inputs)
     seconds = time.perf_counter() - began
-    outputs = dict(zip(call.names, arrays))
-    print(f"{name} takes {_shown(inputs)} for each row")
-    print(f"{name} gives {_shown(outputs)} for each row")
+    takes = {one: of if isinstance(of, str) else _array(inputs[one]) for one, of in trial.inputs.items()}
+    gives = {
+        one.name: _array(array) if one.is_tensor and array.dtype != object else one.dtype
+        for one, array in zip(call.outputs, arrays)
+    }
+    for does, columns in (("takes", takes), ("gives", gives)):
+        print(f"{name} {does} {', '.join(f'{one} {of}' for one, of in columns.items())} for each row")
     print(f"{n_rows} rows of zeros take {seconds * 1e3:.3f} ms")
 
 
-def _shown(columns: Dict[str, Any]) -> str:
-    def of(column: Any) -> str:
-        if isinstance(column, list) or column.dtype == object:
-            return "text" if isinstance(column[0], str) else "bytes" if isinstance(column[0], bytes) else "list"
-        return f"{column.dtype}{[*column.shape[1:]]}"
-
-    return ", ".join(f"{name} {of(column)}" for name, column in columns.items())
+def _array(column: Any) -> str:
+    return f"{column.dtype}{[*column.shape[1:]]}"
 
 
 def bench(trial: Trial, largest: Optional[int] = None, seconds_per_size: float = 0.3) -> None:
@@ -179,18 +177,16 @@ def _median(call: StageCall, n_rows: int, inputs: Inputs, seconds: float) -> flo
     return statistics.median(times)
 
 
-def main() -> None:
-    """Ends the process: with 1 where something is wrong, which it says on standard error."""
-    status = 0
+def run(declaration: Declaration, said: Dict[str, str], options: List[str]) -> int:
+    """`--check` and `--bench` of a stage. Gives the exit code; a stage may reject zeros. Raises what it raises otherwise."""
+    trial = Trial.of(declaration, said)
     try:
-        trial = Trial.of(sys.argv[1:])
-        for flag, run in (("--check", check), ("--bench", bench)):
-            if flag in sys.argv:
-                run(trial)
-    except BaseException as error:
-        rejects_zeros = isinstance(error, ItemError) and isinstance(error.__cause__, (ItemError, type(None)))
-        status = 0 if rejects_zeros and "--bench" not in sys.argv else 1
+        if "--check" in options:
+            check(trial)
+    except ItemError as error:
+        if not isinstance(error.__cause__, (ItemError, type(None))):
+            raise
         print(f"{os.path.basename(sys.argv[0])}: {words(error)}", file=sys.stderr)
-    script_failed = hasattr(sys, "last_value")
-    sys.stdout.flush()
-    os._exit(status or int(script_failed))
+    if "--bench" in options:
+        bench(trial)
+    return 0

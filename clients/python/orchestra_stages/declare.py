@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import inspect
 import operator
-import sys
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, TypeVar, Union, overload
+
+from . import hand
 
 #: Types of tensors by their names in numpy. The place of a type is its number in frames.
 DTYPES = ["float32", "float16", "int64", "int32", "uint8", "bool", "float64", "int16"]
@@ -134,9 +134,7 @@ def stage(
     if code is None:
         return functools.partial(stage, outputs=outputs, inputs=inputs, batch=batch, gpu=gpu, each=each, drops=drops)
     declarations.append(_declaration(code, outputs, inputs or {}, batch, gpu, each, drops))
-    by_hand = code.__module__ == "__main__" and {"--check", "--bench"}.intersection(sys.argv)
-    if by_hand and len(declarations) == 1:
-        atexit.register(_run_by_hand)  # The rest of the script has run by then.
+    hand.offer(code)
     return code
 
 
@@ -211,9 +209,3 @@ def column_of(name: str, of: ColumnType) -> Column:
     if not all(size is None or isinstance(size, int) and size >= 0 for size in shape or ()):
         raise TypeError(f"`{name}`: {shape} is no shape of a row: a list of sizes, or of None")
     return Column(name, dtype, None if shape is None else list(shape))
-
-
-def _run_by_hand() -> None:
-    from .check import main
-
-    main()

@@ -41,4 +41,6 @@ def pick(name: Optional[str] = None, *, among: List[Any] = declarations, what: s
     names = ", ".join(declaration.name for declaration in among)
     if not names:
         raise LookupError(f"no function has @orchestra.{what}(..)")
-    raise LookupError(f'it has the {what}s {names}: name one with function = ".."')
+    if name is not None and not found:
+        raise LookupError(f"there is no {what} `{name}`; there are: {names}")
+    raise LookupError(f'it has the {what}s {names}: name one, function = ".." in the file, or by hand --check NAME')

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any, Callable, List, NamedTuple, Optional, TypeVar
 
+from . import hand
+
 Code = TypeVar("Code", bound=Callable[..., Any])
 
 
@@ -43,4 +45,5 @@ def sink(code: Optional[Code] = None) -> Any:
     ):
         raise TypeError(f"{code.__name__}: a sink must write before it returns, not await or yield")
     sinks.append(SinkDeclaration(code.__name__, code))
+    hand.offer(code)
     return code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional
 
+from . import hand
 from .declare import SHORT_NAMES, ColumnType
 
 #: Types of columns beside tensors.
@@ -52,6 +53,7 @@ def source(
         raise TypeError(f"{code.__name__}: a source takes no arguments and awaits nothing; it yields dicts")
     types = None if columns is None else {name: _type_of(name, of) for name, of in columns.items()}
     sources.append(SourceDeclaration(code.__name__, types, key, code))
+    hand.offer(code)
     return code
 
 

@@ -148,7 +148,7 @@ def installed(script: str) -> List[str]:
 
 def embedded_text() -> str:
     """The program that the orchestra binary hands to an interpreter."""
-    shipped = [PACKAGE / "orchestra.py", *sorted((PACKAGE / "orchestra_stages").glob("*.py"))]
+    shipped = [PACKAGE / "orchestra/__init__.py", *sorted((PACKAGE / "orchestra_stages").glob("*.py"))]
     files = {str(file.relative_to(PACKAGE)): file.read_text() for file in shipped if file.name not in UNSHIPPED}
     return (PACKAGE / "orchestra_stages/embedded.py").read_text() + f"\nrun({json.dumps(files)})\n"
 

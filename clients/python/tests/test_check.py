@@ -68,12 +68,21 @@ class Check(unittest.TestCase):
         self.says(
             stage("", "return {'y': [one.shape[0] for one in x]}"),
             "x=picture",
-            stdout='declare outputs={"y": ("int64", [])}\nf takes x list for each row\n',
+            stdout='declare outputs={"y": ("int64", [])}\nf takes x picture for each row\n',
+        )
+        self.says(
+            stage(
+                ", outputs={'p': 'picture', 'b': 'bytes', 'l': 'labels'}",
+                "return {'p': x, 'b': [b''] * 8, 'l': [[]] * 8}",
+            ),
+            "x=picture",
+            stdout="f takes x picture for each row\nf gives p picture, b bytes, l labels for each row\n",
         )
 
     def test_one_of_several_is_named(self):
         both = stage(BOTH, "return {'y': x}") + stage(INPUTS, "return {'z': x}").replace("def f", "def g")
-        self.says(both, code=1, stderr="it has the stages f, g: name one")
+        self.says(both, code=1, stderr="it has the stages f, g: name one, ")
+        self.says(both, "nope", code=1, stderr="there is no function `nope`; there are: f, g")
         self.says(both, "g", stdout='declare outputs={"z": ("float32", [4])}\ng takes x')
 
     def test_what_is_wrong_is_said(self):
@@ -100,6 +109,34 @@ class Check(unittest.TestCase):
             (INPUTS + ", each=True", "return {'y': x}", "declare `outputs` in the decorator"),
         ]:
             self.says(stage(declared, body), code=1, stderr=why)
+        self.says(stage(BOTH, "return {'y': x}"), "z=text", code=1, stderr="`f` has no input `z`; inputs: x")
+
+    def test_the_first_rows_of_a_source_are_shown_and_a_sink_is_left_alone(self):
+        source = "import orchestra\n\n@orchestra.source(columns={'n': 'i64'}, key='n')\ndef rows():\n    "
+        self.says(source + "yield from ({'n': n} for n in range(9**9))", stdout='0: {"n":0}\n1: {"n":1}\n')
+        self.says(
+            source + "return [{'n': 7}, {'m': 1}]", code=1, stdout='7: {"n":7}\n', stderr="row 1: the row has no `n`"
+        )
+        self.says(source + "return []", code=1, stderr="LookupError: rows yields no row")
+        self.says(source + "raise KeyError('x')", code=1, stderr="KeyError: 'x' (stage.py:5)")
+        sink = "\n@orchestra.sink\ndef store(rows, part):\n    1 / 0\n"
+        whole = source + "return [{'n': 1}]\n" + sink
+        self.says(whole, "store", stdout="store is a sink, which is not called here")
+        self.says(whole, "rows", stdout='1: {"n":1}\nrows yields the rows above')
+        self.says(whole, code=1, stderr="it has the functions rows, store: name one")
+        for arguments, code, says in [
+            (["--help"], 0, "python stage.py --check [NAME] [INPUT=TYPE ..]"),
+            (["check"], 1, "there is no check; write --check, --bench or --help"),
+            (["--check", "--fast"], 1, "there is no --fast; "),
+            (["--bench", "rows"], 1, "`rows` is a source: --bench measures stages"),
+            (["other", "words"], 0, ""),
+        ]:
+            ended, said, errors = by_hand(whole, *arguments)
+            self.assertEqual(
+                (ended, says in said + errors, bool(said + errors)), (code, True, bool(says)), said + errors
+            )
+        ended, said, _ = by_hand("import argparse\n" + whole + "\nprint('own')", "--help")
+        self.assertEqual((ended, said), (0, "own\n"))
 
     def test_a_stage_may_reject_zeros(self):
         rejects = stage(BOTH, "raise orchestra.ItemError(2, 'zeros')")

@@ -7,7 +7,7 @@ import unittest
 
 from parent import PACKAGE
 
-FILES = [PACKAGE / "orchestra.py", *sorted((PACKAGE / "orchestra_stages").glob("*.py"))]
+FILES = [PACKAGE / "orchestra/__init__.py", *sorted((PACKAGE / "orchestra_stages").glob("*.py"))]
 #: Modules that import numpy, so that a worker loads them after the script.
 LATE = {"values", "slots", "calls", "loops", "alone", "batches", "check"}
 

@@ -14,10 +14,10 @@ macro_rules! client {
 }
 
 /// The package that a script imports, without what is for use by hand. An interpreter runs [`FINDER`], which finds the modules in these texts.
-const CLIENT: [(&str, &str); 19] = client!(
-    "orchestra.py" "orchestra_stages/__init__.py" "orchestra_stages/__main__.py" "orchestra_stages/alone.py"
+const CLIENT: [(&str, &str); 20] = client!(
+    "orchestra/__init__.py" "orchestra_stages/__init__.py" "orchestra_stages/__main__.py" "orchestra_stages/alone.py"
     "orchestra_stages/batches.py" "orchestra_stages/calls.py" "orchestra_stages/declare.py" "orchestra_stages/describe.py"
-    "orchestra_stages/errors.py" "orchestra_stages/listing.py" "orchestra_stages/loops.py" "orchestra_stages/script.py"
+    "orchestra_stages/errors.py" "orchestra_stages/hand.py" "orchestra_stages/listing.py" "orchestra_stages/loops.py" "orchestra_stages/script.py"
     "orchestra_stages/sinks.py" "orchestra_stages/slots.py" "orchestra_stages/sources.py" "orchestra_stages/values.py" "orchestra_stages/wire.py"
     "orchestra_stages/worker.py" "orchestra_stages/writing.py"
 );
