@@ -82,9 +82,18 @@ fn an_input_of_texts_is_shown_and_columns_that_are_none_are_refused_with_what_to
     number.edit("id = \"i64\"", "id = \"text\"");
     number.run(&[]).must_exit(0);
     assert_eq!(results(&number), [(0, "7".into())]);
-    let several = place_of(&[Dim::Fixed(3)], "x = \"text\"");
-    several
-        .on_file("check", &[])
-        .must_exit(78)
-        .must_say(&["a list of 3 texts for `x`, text[batch, 3]", "a Python stage makes one"]);
+    let texts = "id = \"text\", x = \"text\"";
+    let several = place_of(&[Dim::Fixed(3)], texts);
+    several.on_file("check", &[]).must_exit(78).must_say(&[
+        "a list of 3 texts for `x`, text[batch, 3]",
+        "a select stage makes one, columns = { x = \"[FIRST, SECOND, ..]\" }",
+    ]);
+    let select = "[stages.three]\nkind = \"select\"\nfrom = \"s\"\ncolumns = { x = \"[id, upper(x), 'ü, ]']\" }\n[stages.run]";
+    several.edit("[stages.run]", select);
+    several.edit("kind = \"infer\"\nfrom = \"s\"", "kind = \"infer\"\nfrom = \"three\"");
+    several.edit("from = \"run\"", "from = \"three\"");
+    several.on_file("check", &[]).must_exit(0);
+    several.run(&[]).must_exit(0);
+    let list = ["7", "A", "ü, ]"].map(|text| json!({ "text": text }));
+    assert_eq!(results(&several), [(0, json!(list))]);
 }

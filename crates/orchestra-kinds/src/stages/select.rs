@@ -6,7 +6,9 @@ use std::ops::Range;
 
 use bincode::{Decode, Encode};
 use orchestra_core::TensorSpec;
-use orchestra_core::data::{Column, ColumnType, ItemError, Schema, TensorView, Value, fixed_tensor};
+use orchestra_core::data::{
+    Column, ColumnType, ItemError, OwnedRow, OwnedValue, Schema, TensorView, Value, fixed_tensor,
+};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_plan::{
     Connect, Input, NamedTexts, Reported, Runs, Settings, Spanned, StageConnected, StageContext, TypedStage,
@@ -26,7 +28,7 @@ settings! {
         /// single quotes, the functions `len`, `lower`, `upper`, `starts_with`, `ends_with`, `contains`, `is_missing(field)`, `is_nan(field)` and `or_else(field, 0)`, and fields: `label`, `class` and `score` of the best
         /// class, `count` of a list, the name of a text or of a tensor of one number, or `name[3]` for one number of a tensor; where several stages are read,
         /// `stage.score` and so on. `[age, height]` makes one tensor of columns and expressions of one shape, along a new first dimension: `[age]` is f64\[1\],
-        /// and `[[a, b], [c, d]]` f64\[2, 2\]. Columns keep their types there; of different ones it is the wider one, or f64 of integers and floats. `f32(age)`
+        /// and `[[a, b], [c, d]]` f64\[2, 2\]. Columns keep their types there; of different ones it is the wider one, or f64 of integers and floats. Of texts, `[city, 'DE']`, it is a list, for a model that takes several. `f32(age)`
         /// casts a column, a number or a list, by any name of a type; true or false is 1 or 0
         #[missing("say what the new row holds: columns = { name = \"label\", sure = \"score >= 0.9\" }")]
         columns: NamedTexts,
@@ -64,6 +66,7 @@ impl Connect for Select {
         let cost = |makes: &Makes| match makes {
             Makes::Passed(_) => 1,
             Makes::Text(_, expression) => expression.n_parts() * 16,
+            Makes::Texts(_, texts) => texts.iter().map(|text| text.n_parts() * 16).sum(),
             Makes::Tensor(_, tensor) => tensor.n_parts() * 16,
         };
         let cost = makes.iter().map(cost).sum();
@@ -110,6 +113,9 @@ fn column(
     let parsed = parse_column(&input.gives, &resolved, &written.value);
     let (ty, makes) = match of_key(stage, input, &format!("columns.{name}"), written, parsed)? {
         ColumnExpression::Text(text) => (ColumnType::Text, Makes::Text(name.clone(), text)),
+        ColumnExpression::Texts(texts) => {
+            (ColumnType::List(Schema::of("text", ColumnType::Text)), Makes::Texts(name.clone(), texts))
+        }
         ColumnExpression::Tensor(tensor) => {
             let spec = fixed_tensor(&name, tensor.dtype, &tensor.shape);
             (ColumnType::Tensor(spec), Makes::Tensor(name.clone(), tensor))
@@ -124,6 +130,8 @@ enum Makes {
     Passed(usize),
     /// Under its name.
     Text(String, Expression),
+    /// A list with a column `text`, under its name.
+    Texts(String, Vec<Expression>),
     /// Under its name.
     Tensor(String, TensorExpression),
 }
@@ -135,6 +143,7 @@ impl Makes {
         match self {
             Makes::Passed(place) => drop(needs.insert(*place)),
             Makes::Text(_, expression) => expression.columns(&mut needs),
+            Makes::Texts(_, texts) => texts.iter().for_each(|text| text.columns(&mut needs)),
             Makes::Tensor(_, tensor) => tensor.columns(&mut needs),
         }
         needs
@@ -149,6 +158,7 @@ pub struct Selection(Vec<Makes>);
 enum Made<'a> {
     Passed(Value<'a>),
     Text(Cow<'a, str>),
+    Texts(Vec<OwnedRow>),
     Tensor(&'a str, &'a TensorExpression, Range<usize>),
 }
 
@@ -166,6 +176,13 @@ impl RowWork for Selection {
                 Makes::Text(name, expression) => {
                     Made::Text(expression.text(inputs)?.ok_or_else(|| no_value(name))?)
                 }
+                Makes::Texts(name, texts) => {
+                    let text = |text: &Expression| {
+                        let text = text.text(inputs)?.ok_or_else(|| no_value(name))?;
+                        Ok(vec![OwnedValue::Text(text.into())])
+                    };
+                    Made::Texts(texts.iter().map(text).collect::<Result<_, ItemError>>()?)
+                }
                 Makes::Tensor(name, tensor) => {
                     let start = data.len();
                     tensor.append(name, inputs, data)?;
@@ -176,6 +193,7 @@ impl RowWork for Selection {
         let value = |made| match made {
             &Made::Passed(value) => value,
             Made::Text(text) => Value::Text(text),
+            Made::Texts(rows) => Value::List(rows),
             Made::Tensor(name, TensorExpression { dtype, shape, .. }, range) => {
                 Value::Tensor(TensorView { name, dtype: *dtype, shape, data: &data[range.clone()] })
             }

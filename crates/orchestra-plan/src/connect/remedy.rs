@@ -62,7 +62,8 @@ impl Wiring<'_, '_> {
                 toml_key(input.column.as_ref().unwrap_or(name))
             ),
             n => format!(
-                "a list of {n} texts for `{name}`, {want}: a Python stage makes one, outputs={{\"{name}\": {{\"word\": \"text\"}}}}"
+                "a list of {n} texts for `{name}`, {want}: a select stage makes one, columns = {{ {} = \"[FIRST, SECOND, ..]\" }}, and a Python stage, outputs={{\"{name}\": {{\"text\": \"text\"}}}}",
+                toml_key(name)
             ),
         };
         input.column(reader, &what, fits, &mut self.cx.diags)

@@ -1,5 +1,7 @@
 //! Functions of expressions: their names, and what they take.
 
+use orchestra_core::DType;
+
 use super::parse::{Parser, form, shown};
 use super::tensor::{OUTERMOST, cast};
 use super::{Expression, TextTest, Type, Wrong};
@@ -13,7 +15,8 @@ impl Parser<'_> {
         }
         if FUNCTIONS.split(", ").all(|known| known != name) {
             let known = orchestra_plan::list(FUNCTIONS.split(", "));
-            return Err(form(format!("there is no function `{name}`; functions: {known}")));
+            let types = orchestra_plan::list(DType::ALL.iter().map(|dtype| dtype.name()));
+            return Err(form(format!("there is no function `{name}`; functions: {known}; casts: {types}")));
         }
         let values = self.values(name)?;
         let n = values.len();

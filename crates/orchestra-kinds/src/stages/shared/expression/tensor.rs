@@ -7,7 +7,7 @@ use orchestra_core::data::{ColumnType, ItemError, Schema, Value, fixed_tensor};
 use orchestra_core::{DType, Element};
 
 use super::parse::{Parser, form, shown, word};
-use super::{Expression, RowField, Wrong, field};
+use super::{Expression, RowField, Type, Wrong, field};
 
 /// What is said of a list or a cast within an expression.
 pub(super) const OUTERMOST: &str =
@@ -17,6 +17,8 @@ pub(super) const OUTERMOST: &str =
 #[derive(Debug)]
 pub enum ColumnExpression {
     Text(Expression),
+    /// A list of texts.
+    Texts(Vec<Expression>),
     Tensor(TensorExpression),
 }
 
@@ -60,9 +62,15 @@ pub fn parse_column(
             None => ColumnExpression::Text(expression),
         });
     }
-    let tensor = parser.tensor()?;
+    let made = match Parser::new(schema, resolved, text).texts() {
+        Some(texts) => {
+            parser.at = text.len();
+            ColumnExpression::Texts(texts?)
+        }
+        None => ColumnExpression::Tensor(parser.tensor()?),
+    };
     match parser.rest() {
-        "" => Ok(ColumnExpression::Tensor(tensor)),
+        "" => Ok(made),
         _ => Err(form(OUTERMOST)),
     }
 }
@@ -83,6 +91,39 @@ pub(super) fn cast(function: &str) -> Option<DType> {
 }
 
 impl Parser<'_> {
+    /// A list of texts and nothing behind it; `None` where the first element is none.
+    fn texts(mut self) -> Option<Result<Vec<Expression>, Wrong>> {
+        let mut texts = Vec::new();
+        let _ = self.take("[").then_some(())?;
+        loop {
+            let from = self.at;
+            let text = match self.operation(0) {
+                Ok(text) => text,
+                Err(_) if texts.is_empty() => return None,
+                Err(wrong) => return Some(Err(wrong)),
+            };
+            if text.ty() != Type::Text {
+                let text = shown(self.text[from..self.at].trim());
+                return (!texts.is_empty())
+                    .then(|| Err(form(format!("a list holds texts or numbers, and `{text}` is no text"))));
+            }
+            texts.push(text);
+            if self.take("]") {
+                return Some(if self.rest().is_empty() { Ok(texts) } else { Err(form(OUTERMOST)) });
+            }
+            if !self.take(",") {
+                return Some(Err(self.unclosed()));
+            }
+        }
+    }
+
+    fn unclosed(&mut self) -> Wrong {
+        match self.rest() {
+            "" => form("a list is not closed"),
+            rest => form(format!("expected `,` or `]`, found `{}`", word(rest))),
+        }
+    }
+
     /// A list, a cast, a column as it is, or one number.
     fn tensor(&mut self) -> Result<TensorExpression, Wrong> {
         let rest = self.rest();
@@ -109,7 +150,9 @@ impl Parser<'_> {
         let expression = self.operation(0)?;
         let Some(dtype) = expression.ty().dtype() else {
             let text = shown(self.text[from..self.at].trim());
-            return Err(form(format!("a list and a cast hold numbers, and `{text}` is a text")));
+            return Err(form(format!(
+                "a list holds texts or numbers and a cast numbers, and `{text}` is a text"
+            )));
         };
         Ok(TensorExpression { dtype, shape: Vec::new(), of: Of::Expression(expression) })
     }
@@ -156,10 +199,7 @@ impl Parser<'_> {
                 return Ok(TensorExpression { dtype: common, shape, of: Of::List(of) });
             }
             if !self.take(",") {
-                return Err(match self.rest() {
-                    "" => form("a list is not closed"),
-                    rest => form(format!("expected `,` or `]`, found `{}`", word(rest))),
-                });
+                return Err(self.unclosed());
             }
         }
     }

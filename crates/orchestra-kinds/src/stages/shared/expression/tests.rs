@@ -193,7 +193,10 @@ fn lists_are_tensors_in_the_written_order_and_casts_give_their_type() {
 fn what_is_no_tensor_is_refused_with_the_reason_and_so_is_a_value_that_has_no_place() {
     let deep = "[".repeat(100);
     for (text, why) in [
-        ("[text]", "`text` is text"),
+        ("[text, 1]", "a list holds texts or numbers, and `1` is no text"),
+        ("[text", "a list is not closed"),
+        ("[label, text] == 'a'", "nothing is computed of a cast or a list"),
+        ("f32([text])", "known shape, and `text` is text"),
         ("[1, label]", "`label` is a text"),
         ("[1, parts]", "known shape, and `parts` is list"),
         ("[out/logits-1, class]", "one shape: `out/logits-1` is f32[batch, 2] and `class` is i64[batch]"),
