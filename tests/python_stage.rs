@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::{Ended, Workplace, npy, python, repository};
+use crate::common::{Ended, Workplace, npy, python, python_env, repository};
 use orchestra_testkit::records::items;
 use orchestra_testkit::striker::{Fault, strike};
 use orchestra_testkit::workflow_file::WorkflowFile;
@@ -357,7 +357,7 @@ fn what_is_wrong_with_a_script_is_said_with_its_place_before_anything_runs() {
         ("import os\nprint('last words', flush=True)\nos.abort()\n", &["signal: 6", "last words"]),
         (
             "import orchestra\n@orchestra.stage(inputs={'x': ('f32', [5])}, outputs={'y': ('f32', [4])})\ndef f(x): pass\n",
-            &["gives another shape than input `x` of model `y/stage.py` takes"],
+            &["gives another shape than input `x` of script `stage.py` takes"],
         ),
     ] {
         said(script, 78, words);
@@ -473,7 +473,7 @@ fn no_start_goes_on_with_records_of_another_module_wherever_it_is_imported() {
         place.run(&[]).must_exit(0);
         place.run(&[]).must_exit(0);
         files.iter().for_each(|file| fs::write(file, "A = 2\n").unwrap());
-        place.run(&[]).must_exit(78).must_say(&["model `y/stage.py` changed"]);
+        place.run(&[]).must_exit(78).must_say(&["script `stage.py` changed"]);
     }
 }
 
@@ -621,4 +621,14 @@ fn the_package_for_scripts_passes_its_own_tests() {
     tests.env("PYTHONPATH", ".").env("PYTHONDONTWRITEBYTECODE", "1").stdin(Stdio::null());
     let output = tests.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn the_types_of_the_package_for_scripts_are_sound() {
+    let Some(python) = python_env("mypy") else { return };
+    let mut check = Command::new(python);
+    check.args(["-m", "mypy", "--strict", "orchestra", "orchestra_stages"]);
+    check.args(["--cache-dir", "/dev/null"]).current_dir(repository().join("clients/python"));
+    let output = check.stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
