@@ -85,7 +85,7 @@ fn write_pipeline(out: &mut String, plan: &Plan, pipeline: &PipelinePlan) -> fmt
         let sink = &plan.sinks[id.index()];
         let order = if sink.ordered { ", in the order of the source" } else { "" };
         let from = names(plan, &sink.from);
-        writeln!(out, "  sink {} <- {from}: {}{order}", sink.name, sink.place().display())?;
+        writeln!(out, "  sink {} <- {from}: {}{order}", sink.name, sink.place_in_words())?;
     }
     Ok(())
 }
@@ -127,6 +127,9 @@ pub fn items_in_words(source: &SourcePlan) -> String {
         Some(KnownItems::OfFirst(n)) => format!("{} in its first file, each {each}", items(n)),
         None if source.request.is_some() => format!("requests, each {each}"),
         None if source.reduced.is_some() => format!("the rows of stage `{}`, each {each}", source.name),
+        None if let Some(script) = &source.lister => {
+            format!("the rows of `{}`, each {each}", script.script.display())
+        }
         None => format!("each {each}"),
     }
 }

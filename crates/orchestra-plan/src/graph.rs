@@ -10,7 +10,7 @@ use crate::diagnostics::Span;
 use crate::fields::Spanned;
 use crate::kind::{Draft, Writes};
 use crate::matrix::{owner_of, values_of};
-use crate::nearest::suggestion;
+use crate::nearest::{suggestion, toml_key};
 use crate::plan::Origin;
 use crate::sinks::FAILURES;
 use crate::workflow::{Link, StageNode, WorkflowTables};
@@ -127,9 +127,14 @@ impl OriginNames {
             if let Some(Link { target: Origin::Source(source), span, .. }) = first
                 && sink.links.iter().flatten().all(|link| link.stage().is_none())
             {
-                let source = &workflow.sources[source.index()].name.value;
-                cx.error(*span, format!("{reader} cannot read from source `{source}` alone"))
-                    .help("a sink writes the results of a stage, and columns of a source beside them; a stage `select` picks columns of a source");
+                let source = toml_key(&workflow.sources[source.index()].name.value);
+                let column = |link: &Link| Some(format!("{0} = \"{0}\"", link.tensor.as_ref()?));
+                let columns: Vec<String> = sink.links.iter().flatten().filter_map(column).collect();
+                let columns =
+                    if columns.is_empty() { "NAME = \"COLUMN\"".to_owned() } else { columns.join(", ") };
+                cx.error(*span, format!("{reader} cannot read from source `{source}` alone")).help(format!(
+                    "put a stage between that picks its columns, and read that: [stages.picked], kind = \"select\", from = \"{source}\", columns = {{ {columns} }}"
+                ));
                 sink.links.iter_mut().for_each(|link| *link = None);
             }
         }

@@ -109,7 +109,7 @@ fn outputs(plan: &Plan, n_part_files: impl Fn(usize) -> Option<u64>) -> Vec<Stri
     let sinks = plan.sinks.iter().enumerate();
     let outputs = sinks.map(|(at, sink)| match &sink.part_files {
         Some(_) if n_part_files(at) == Some(0) => format!("no rows for sink `{}`, so no file", sink.name),
-        _ => sink.place().display().to_string(),
+        _ => sink.place_in_words(),
     });
     outputs.collect()
 }

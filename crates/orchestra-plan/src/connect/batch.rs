@@ -50,8 +50,7 @@ impl<'a> Wiring<'a, '_> {
         let index = node.model.ok_or(Reported)?;
         let model = &self.workflow.models[index];
         let known = model.known.as_ref().ok_or(Reported)?;
-        let BatchInputs { constants, takes, fixed_batch, feeds } =
-            self.batch_inputs(node, model, known, draft)?;
+        let BatchInputs { constants, takes, fixed_batch, feeds } = self.batch_inputs(node, known, draft)?;
         let ModelFeeds { slots: fed, values, passthrough_columns, in_loop: loop_inputs } = feeds;
         let mut inputs: Vec<ColumnRef> = fed.iter().map(|fed| fed.read).collect();
         let placed = self.only_placement(inputs.iter().chain(&passthrough_columns));
@@ -108,7 +107,6 @@ impl<'a> Wiring<'a, '_> {
     fn batch_inputs(
         &mut self,
         node: &'a StageNode,
-        model: &ModelNode,
         known: &'a KnownModel,
         draft: &BatchDraft,
     ) -> Result<BatchInputs<'a>, Reported> {
@@ -116,7 +114,7 @@ impl<'a> Wiring<'a, '_> {
         let first_round = self.first_round(&constants, draft, &known.plan)?;
         let takes = FedInputs::of(known, &constants.all);
         let fixed_batch = self.fixed_batch(node, &takes);
-        let mut feeds = self.feeds(node, model, known, &takes)?;
+        let mut feeds = self.feeds(node, known, &takes)?;
         feeds.in_loop.extend(first_round);
         Ok(BatchInputs { constants: constants.in_graph(), takes, fixed_batch: fixed_batch?, feeds })
     }

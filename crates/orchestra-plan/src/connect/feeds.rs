@@ -1,6 +1,6 @@
 //! What feeds the inputs of a model or program: the links of a stage, and whether the columns that they lead to fit. Loads nothing.
 
-use orchestra_core::data::{Column, ColumnType, Schema};
+use orchestra_core::data::{Column, ColumnType};
 use orchestra_core::iteration::{FirstRound, LoopInput};
 use orchestra_core::{Code, DType, Dim, InputConstant, PixelInput, TensorSpec, TextInput};
 
@@ -9,8 +9,8 @@ use crate::diagnostics::Reported;
 use crate::fields::Spanned;
 use crate::kind::{Draft, Input};
 use crate::nearest::{list, suggestion, toml_key};
-use crate::plan::{ColumnRef, ScalarInput};
-use crate::workflow::{KnownModel, Link, ModelNode, StageNode};
+use crate::plan::{ColumnRef, ModelPlan, ScalarInput};
+use crate::workflow::{KnownModel, Link, StageNode};
 
 /// An input of a model, and what feeds it.
 pub(super) struct Fed {
@@ -66,14 +66,13 @@ impl<'a> Wiring<'a, '_> {
     pub(super) fn feeds(
         &mut self,
         node: &'a StageNode,
-        model: &ModelNode,
         known: &KnownModel,
         takes: &FedInputs<'_>,
     ) -> Result<ModelFeeds, Reported> {
         let links = match &node.upstreams[..] {
             [] => return Err(Reported),
-            [(None, from)] => self.only_input(node, model, (known, takes), from)?,
-            _ => self.inputs(node, model, known, takes)?,
+            [(None, from)] => self.only_input(node, (known, takes), from)?,
+            _ => self.inputs(node, known, takes)?,
         };
         let (links, of_texts) = links.split_at(takes.rows.len());
         let (mut feeds, mut all) = (ModelFeeds::default(), Ok(()));
@@ -83,7 +82,7 @@ impl<'a> Wiring<'a, '_> {
         for (input, link) in takes.rows.iter().zip(links) {
             let fed = match steps(input.0) {
                 true => self.feed_parts(node, input.0, link, &mut feeds),
-                false => self.feed(node, model, known, *input, link, &mut feeds),
+                false => self.feed(node, known, *input, link, &mut feeds),
             };
             all = fed.and(all);
         }
@@ -97,7 +96,6 @@ impl<'a> Wiring<'a, '_> {
     fn feed(
         &mut self,
         node: &StageNode,
-        model: &ModelNode,
         known: &KnownModel,
         (want, is_open): (&TensorSpec, bool),
         link: &Link,
@@ -117,7 +115,7 @@ impl<'a> Wiring<'a, '_> {
         let ty = &input.gives.0[column].ty;
         let fills_slot = ty.tensor().is_some_and(|tensor| tensor.fixed_row().is_some());
         if takes_any && (!fills_slot || matches!(ty, ColumnType::Optional(_))) {
-            if has_pictures(ty) {
+            if ty.required().list().is_some() && ty.has_pictures() {
                 let message = format!("{reader} cannot take pictures in a list");
                 let help = "have the stage read the parts before they are gathered";
                 return self.cx.error(link.span, message).help(help).fail();
@@ -146,7 +144,7 @@ impl<'a> Wiring<'a, '_> {
             let help = format!("leave `normalize` of `{giver}` out");
             return self.cx.error(link.span, message).help(help).fail();
         }
-        let stored = self.fits(&model.name.value, &want, link, ty)?;
+        let stored = self.fits(&known.plan, &want, link, ty)?;
         let (read, row) = (ColumnRef { from: link.target, column }, tensor.row.clone());
         feeds.slots.push(Fed { read, want: TensorSpec { row, ..want }, stored, pixels });
         Ok(())
@@ -229,11 +227,10 @@ impl<'a> Wiring<'a, '_> {
     fn only_input(
         &mut self,
         node: &'a StageNode,
-        model: &ModelNode,
         (known, takes): (&KnownModel, &FedInputs<'_>),
         from: &Spanned<String>,
     ) -> Result<Vec<&'a Link>, Reported> {
-        let (model, names) = (&model.name.value, || takes.names());
+        let (model, names) = (known.plan.in_words(), || takes.names());
         let n = names().count();
         let (message, help) = match takes.missing.first() {
             _ if is_by_name(node, known) => return self.inputs_by_name(node, takes, from),
@@ -244,13 +241,13 @@ impl<'a> Wiring<'a, '_> {
                     .chain(takes.missing.iter().map(|scalar| constant_for(scalar)))
                     .collect();
                 let message = format!(
-                    "model `{model}` has an input `{}` that is a single value, and `from` feeds one input alone",
+                    "{model} has an input `{}` that is a single value, and `from` feeds one input alone",
                     scalar.name
                 );
                 (message, format!("write inputs = {{ {} }}", fed.join(", ")))
             }
             None if n > 1 => (
-                format!("model `{model}` has {n} inputs, but `from` names one stage"),
+                format!("{model} has {n} inputs, but `from` names one stage"),
                 format!("write inputs = {{ name = \"stage\", .. }}; inputs: {}", list(names())),
             ),
             None => return links(&node.links),
@@ -284,31 +281,29 @@ impl<'a> Wiring<'a, '_> {
     fn inputs(
         &mut self,
         node: &'a StageNode,
-        model: &ModelNode,
         known: &KnownModel,
         takes: &FedInputs<'_>,
     ) -> Result<Vec<&'a Link>, Reported> {
-        let (model, mut found) = (&model.name.value, Ok(Vec::new()));
+        let (model, mut found) = (known.plan.in_words(), Ok(Vec::new()));
         let given = || node.upstreams.iter().filter_map(|(name, _)| name.as_ref());
         for name in given().filter(|name| takes.names().all(|of| of != name.value)) {
             let (message, help) = match takes.missing.iter().find(|scalar| scalar.name == name.value) {
                 Some(scalar) => (
                     format!(
-                        "input `{}` of model `{model}` is a single value, the same for all items: no rows can feed it",
+                        "input `{}` of {model} is a single value, the same for all items: no rows can feed it",
                         name.value
                     ),
                     format!("write the value: inputs = {{ .., {} }}", constant_for(scalar)),
                 ),
                 None => (
-                    format!("model `{model}` has no input `{}`", name.value),
+                    format!("{model} has no input `{}`", name.value),
                     suggestion("inputs", &name.value, known.plan.all_inputs()),
                 ),
             };
             found = self.cx.error(name.span, message).help(help).fail();
         }
         let mut unfed = |name: &str, help: String| {
-            let message =
-                format!("stage `{}` does not feed input `{name}` of model `{model}`", node.name.value);
+            let message = format!("stage `{}` does not feed input `{name}` of {model}", node.name.value);
             self.cx.error(node.name.span, message).help(help).fail()
         };
         for scalar in takes.missing.iter().filter(|scalar| given().all(|name| name.value != scalar.name)) {
@@ -364,7 +359,7 @@ impl<'a> Wiring<'a, '_> {
     /// The tensor as it lies in a slot.
     fn fits(
         &mut self,
-        model: &str,
+        model: &ModelPlan,
         want: &TensorSpec,
         link: &Link,
         ty: &ColumnType,
@@ -385,10 +380,12 @@ impl<'a> Wiring<'a, '_> {
                 _ => self.remedy(link, give, want),
             };
             let input = &want.name;
-            let message =
-                format!("stage `{giver}` gives another {what} than input `{input}` of model `{model}` takes");
+            let message = format!(
+                "stage `{giver}` gives another {what} than input `{input}` of {} takes",
+                model.in_words()
+            );
             let d = self.cx.error(link.span, message);
-            d.label(format!("`{giver}` gives {give}, `{model}` takes {want}"));
+            d.label(format!("`{giver}` gives {give}, {} takes {want}", model.in_words()));
             d.help.extend(advice);
             return d.fail();
         }
@@ -413,17 +410,6 @@ fn is_by_name(node: &StageNode, known: &KnownModel) -> bool {
         && known.plan.inputs.len() > 1
         && matches!(&node.upstreams[..], [(None, _)])
         && node.links.first().is_some_and(is_whole)
-}
-
-/// Whether values of this type are lists that hold pictures.
-fn has_pictures(ty: &ColumnType) -> bool {
-    match ty {
-        ColumnType::List(Schema(columns)) => {
-            columns.iter().any(|column| column.ty == ColumnType::Picture || has_pictures(&column.ty))
-        }
-        ColumnType::Optional(of) => has_pictures(of),
-        _ => false,
-    }
 }
 
 /// Of several tensors the only one that the model can take is meant.

@@ -73,8 +73,8 @@ impl IteratedModel<'_> {
         Ok(places)
     }
 
-    fn name(&self) -> &str {
-        &self.known.plan.name
+    fn name(&self) -> String {
+        self.known.plan.in_words()
     }
 
     fn is_program(&self) -> bool {
@@ -84,7 +84,7 @@ impl IteratedModel<'_> {
     /// Whether rows can be kept one by one, and the output `rounds` has its name for itself.
     fn check_model(&self, cx: &mut Cx<'_>) -> Result<(), Reported> {
         let (stage, model) = (&self.stage.value, self.name());
-        let cannot = |why: String| format!("stage `{stage}` cannot loop over model `{model}`: {why}");
+        let cannot = |why: String| format!("stage `{stage}` cannot loop over {model}: {why}");
         let text = self.known.plan.text_inputs.first();
         let open = self.outputs.iter().find(|output| !is_fixed(output));
         let (why, help) = match (text, open) {
@@ -97,10 +97,8 @@ impl IteratedModel<'_> {
                 "run the model once by an `infer` stage, or split off what makes numbers of the texts",
             ),
             (None, Some(open)) if self.is_untried => {
-                let message = format!(
-                    "the shape of output `{}` of model `{model}` is not known before it is run",
-                    open.name
-                );
+                let message =
+                    format!("the shape of output `{}` of {model} is not known before it is run", open.name);
                 cx.warning(self.stage.span, message)
                     .label(format!("it is {}", open.ty))
                     .help("`orchestra plan` runs the model and finds out; the loop was not looked at");
@@ -117,7 +115,7 @@ impl IteratedModel<'_> {
             }
             _ if self.outputs.iter().any(|output| output.name == ROUNDS) => (
                 format!(
-                    "stage `{stage}` gives an output `{ROUNDS}` of its own, and model `{model}` has one of that name"
+                    "stage `{stage}` gives an output `{ROUNDS}` of its own, and {model} has one of that name"
                 ),
                 match self.is_program() {
                     true => "give it another name in the script",
@@ -172,7 +170,7 @@ impl IteratedModel<'_> {
             let message =
                 format!("stage `{}` must say what a round takes of the one before", self.stage.value);
             let help = format!(
-                "write feed = {{ input = \"output\" }}; inputs of model `{}`: {}; outputs: {}",
+                "write feed = {{ input = \"output\" }}; inputs of {}: {}; outputs: {}",
                 self.name(),
                 names(&self.inputs),
                 names(&self.outputs)
@@ -196,9 +194,8 @@ impl IteratedModel<'_> {
             return Ok(feed);
         }
         let (model, output, input) = (self.name(), &gives.name, &takes.name);
-        let message = format!(
-            "output `{output}` of model `{model}` cannot become its input `{input}` in the next round"
-        );
+        let message =
+            format!("output `{output}` of {model} cannot become its input `{input}` in the next round");
         let (gives, takes) = (&gives.ty, &takes.ty);
         let d = cx.error(span, message);
         match is_pixels {
@@ -241,7 +238,7 @@ impl IteratedModel<'_> {
         columns.iter().position(|column| column.name == name.value).ok_or(()).or_else(|()| {
             let names = columns.iter().map(|column| column.name.as_str());
             let help = suggestion(&format!("{what}s"), &name.value, names);
-            let message = format!("model `{}` has no {what} `{}`", self.name(), name.value);
+            let message = format!("{} has no {what} `{}`", self.name(), name.value);
             cx.error(name.span, message).help(help).fail()
         })
     }

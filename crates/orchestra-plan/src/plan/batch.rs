@@ -60,6 +60,18 @@ pub struct ModelPlan {
 }
 
 impl ModelPlan {
+    /// What messages call it: ``model `digits` ``, or what is run instead.
+    pub fn in_words(&self) -> String {
+        let what = match self.code {
+            None => "model",
+            Some(Code::Program(_)) => "script",
+            Some(Code::Kernel(_)) => "kernel",
+        };
+        // Behind the stage that runs it.
+        let name = self.name.rsplit('/').next().filter(|_| self.code.is_some());
+        format!("{what} `{}`", name.unwrap_or(&self.name))
+    }
+
     /// Names of all inputs.
     pub fn all_inputs(&self) -> impl Iterator<Item = &str> + Clone {
         self.input_names().chain(self.scalars.iter().map(|input| &*input.name))

@@ -105,6 +105,13 @@ pub struct BucketPlan {
 }
 
 impl SinkPlan {
+    /// What becomes of its records, for people.
+    pub fn place_in_words(&self) -> String {
+        let place = self.place();
+        let handed = if self.script.is_some() { "handed to " } else { "" };
+        format!("{handed}{}", place.display())
+    }
+
     /// Where its records are, for people: a path, or a URL.
     pub fn place(&self) -> PathBuf {
         match &self.bucket {

@@ -57,7 +57,13 @@ impl Expand for ListsByScript {
         loop {
             let before = pushed.n;
             match self.list(&mut pushed, push) {
-                Ok(listed) => return listed,
+                Ok(listed) => {
+                    if pushed.n == 0 && listed.is_ok() {
+                        let script = self.lister.script.display();
+                        tracing::warn!(%script, "the source has no items: its script has yielded no row");
+                    }
+                    return listed;
+                }
                 Err(death) => {
                     if pushed.n > before {
                         blame.loaded(0);

@@ -74,8 +74,12 @@ impl Lists {
             let names = names_of(next, changed.iter().take(CHANGED_SHOWN)).map_err(failed)?.join("`, `");
             let more = if changed.len() > CHANGED_SHOWN as u64 { ", .." } else { "" };
             let items = if changed.len() == 1 { "item is" } else { "items are" };
+            let why = match &source.lister {
+                Some(script) => format!("for which `{}` yields other rows, or none", script.script.display()),
+                None => "whose files were edited or replaced".to_owned(),
+            };
             changes.push(format!(
-                "{} finished {items} not the same any more in source `{}` (`{names}`{more}), whose files were edited or replaced",
+                "{} finished {items} not the same any more in source `{}` (`{names}`{more}), {why}",
                 changed.len(),
                 source.name
             ));

@@ -138,18 +138,21 @@ impl BatcherState {
             FailedBatchOutcome::Stop { why, kind, .. } => {
                 let plan = &self.args.context.plan;
                 let Some(batch) = plan.stages[self.args.stage.index()].batch() else { return };
-                let model = &plan.models[batch.model.index()].name;
+                let model = &plan.models[batch.model.index()];
                 let remedy = match (batch.max_batch, batch.fixed_batch) {
+                    (1, _) if model.code.is_some() => "give what its `outputs` declare",
+                    _ if model.code.is_some() && kind == RunErrorKind::Mixed => {
+                        "a function of one row is declared with each=True; else set `batch = { max = 1 }`"
+                    }
                     (1, _) => {
                         "export the model so that the output has one shape for all items, and declares it"
                     }
                     (_, None) => "set `batch = { max = 1 }`",
                     (_, Some(_)) => "export the model for batches of 1",
                 };
-                let name = &self.name;
-                let why = format!(
-                    "stage `{name}` cannot use model `{model}`: {why}; {remedy}, or read other outputs"
-                );
+                let other = if model.code.is_some() { "" } else { ", or read other outputs" };
+                let (name, model) = (&self.name, model.in_words());
+                let why = format!("stage `{name}` cannot use {model}: {why}; {remedy}{other}");
                 self.args.completion.unusable(why, kind);
             }
         }
