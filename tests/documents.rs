@@ -31,12 +31,13 @@ const WITHOUT_KINDS: [&str; 4] = [
 ];
 
 /// Where these have the name of a kind between quotes: the file, the name, and what it is there.
-const NO_KINDS: [(&str, &str, &str); 19] = [
+const NO_KINDS: [(&str, &str, &str); 20] = [
     ("crates/orchestra-cli/src/doctor/cuda.rs", "cuda", "a finding of `doctor`"),
     ("crates/orchestra-plan/src/devices.rs", "cuda", "a device"),
     ("crates/orchestra-plan/src/connect/remedy.rs", "select", "help"),
     ("crates/orchestra-plan/src/graph.rs", "csv", "help"),
     ("crates/orchestra-plan/src/graph.rs", "jsonl", "help"),
+    ("crates/orchestra-plan/src/graph.rs", "select", "help"),
     ("crates/orchestra-plan/src/requests.rs", "request", "help"),
     ("crates/orchestra-plan/src/requests.rs", "reply", "help"),
     ("crates/orchestra-plan/src/requests.rs", "jsonl", "help"),

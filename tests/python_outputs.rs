@@ -157,7 +157,7 @@ fn pictures_bytes_and_labels_are_read_on_and_written_as_they_were_given_while_wo
     for index in 0..ITEMS {
         let ((width, height), at) = (size(index), index as usize);
         let own = picture(index, width, height);
-        let (png, pgm) = (format!("in/{index:02}.png.png"), format!("in/{index:02}.png.pgm"));
+        let (png, pgm) = (format!("{index:02}.png.png"), format!("{index:02}.png.pgm"));
         let same = image::load_from_memory(&file_of(&place, "same", &png)).unwrap();
         assert!(same.color() == image::ColorType::L8 && same.into_luma8() == own, "{index}");
         let colours = image::load_from_memory(&file_of(&place, "colours", &png)).unwrap().into_rgb8();
@@ -180,7 +180,7 @@ fn pictures_bytes_and_labels_are_read_on_and_written_as_they_were_given_while_wo
         let (mut sum, mut notes) = (0, Vec::new());
         for n in 0..width % 5 {
             let cut = image::imageops::crop_imm(&own, 2 * n, n, width - 2 * n, height - n).to_image();
-            let name = format!("in/{index:02}.png.{n}.png");
+            let name = format!("{index:02}.png.{n}.png");
             assert_eq!(image::load_from_memory(&file_of(&place, "cuts", &name)).unwrap().into_luma8(), cut);
             let nearest = |to: u32, of: u32| (f64::from(to) + 0.5) * f64::from(of) / 8.0;
             for (x, y) in (0..8).flat_map(|x| (0..8).map(move |y| (x, y))) {

@@ -351,7 +351,7 @@ fn what_python_cannot_loop_over_is_refused_with_the_reason() {
         (
             of("'n': ('i64', [])"),
             "rounds = 3",
-            &["must say what a round takes", "inputs of model `y/stage.py`: `id`, `name`", "outputs: `n`"],
+            &["must say what a round takes", "inputs of script `stage.py`: `id`, `name`", "outputs: `n`"],
         ),
         (
             of("'n': ('f32', [])"),

@@ -473,7 +473,7 @@ fn no_start_goes_on_with_records_of_another_module_wherever_it_is_imported() {
         place.run(&[]).must_exit(0);
         place.run(&[]).must_exit(0);
         files.iter().for_each(|file| fs::write(file, "A = 2\n").unwrap());
-        place.run(&[]).must_exit(78).must_say(&["script `stage.py` changed"]);
+        place.run(&[]).must_exit(78).must_say(&["model `y/stage.py` changed"]);
     }
 }
 

@@ -94,7 +94,7 @@ impl Parser<'_> {
     /// A list of texts and nothing behind it; `None` where the first element is none.
     fn texts(mut self) -> Option<Result<Vec<Expression>, Wrong>> {
         let mut texts = Vec::new();
-        let _ = self.take("[").then_some(())?;
+        self.take("[").then_some(())?;
         loop {
             let from = self.at;
             let text = match self.operation(0) {
