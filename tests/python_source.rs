@@ -281,7 +281,11 @@ fn what_is_wrong_with_the_script_is_said_before_anything_runs() {
         (source("@orchestra.source(columns={'n': 'i128'})"), "", "`n` cannot be \"i128\"; a type is"),
         (source("@orchestra.source(columns={'n': ('f32', [-1])})"), "", "`n` cannot be ('f32', [-1])"),
         (source("@orchestra.source").replace("rows()", "rows(x)"), "", "a source takes no arguments"),
-        (source("@orchestra.source(columns={'n': 'i64'})"), "function = 'other'", "there is no source `other`; there are: rows"),
+        (
+            source("@orchestra.source(columns={'n': 'i64'})"),
+            "function = 'other'",
+            "there is no source `other`; there are: rows",
+        ),
         (source("@orchestra.source(columns={'n': 'i64'})"), "paths = ['a']", "no key `paths`"),
     ] {
         let place = place(python, &script, keys);

@@ -379,13 +379,12 @@ impl<'a> Wiring<'a, '_> {
                 Some(Some(Draft::Stage(draft))) => draft.advice(giver, want),
                 _ => self.remedy(link, give, want),
             };
-            let input = &want.name;
-            let message = format!(
-                "stage `{giver}` gives another {what} than input `{input}` of {} takes",
-                model.in_words()
-            );
+            let (input, model) = (&want.name, model.in_words());
+            let message =
+                format!("stage `{giver}` gives another {what} than input `{input}` of {model} takes");
             let d = self.cx.error(link.span, message);
-            d.label(format!("`{giver}` gives {give}, {} takes {want}", model.in_words()));
+            let model = model.trim_start_matches("model ");
+            d.label(format!("`{giver}` gives {give}, {model} takes {want}"));
             d.help.extend(advice);
             return d.fail();
         }
