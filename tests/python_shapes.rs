@@ -356,17 +356,17 @@ fn what_python_cannot_loop_over_is_refused_with_the_reason() {
         (
             of("'n': ('f32', [])"),
             "rounds = 3\nfeed = { id = \"n\" }",
-            &["output `n` of model `y/stage.py` cannot become its input `id`", "arrays of the same type"],
+            &["output `n` of script `stage.py` cannot become its input `id`", "arrays of the same type"],
         ),
         (
             of("'id': ('i64', [None])"),
             "rounds = 3",
-            &["output `id` of model `y/stage.py` cannot become", "fixed shape"],
+            &["output `id` of script `stage.py` cannot become", "fixed shape"],
         ),
         (
             of("'name': {'n': 'text'}"),
             "rounds = 3",
-            &["output `name` of model `y/stage.py` cannot become", "list of"],
+            &["output `name` of script `stage.py` cannot become", "list of"],
         ),
         (
             of("'name': 'text'"),
