@@ -63,6 +63,7 @@ pub use orchestra_core::DType;
 pub use orchestra_launch::telemetry;
 pub use orchestra_launch::{
     Tracer, WorkerEvent, kind, run_if_worker, run_if_worker_with, worker_main, worker_main_with,
+    workflow_schema,
 };
 pub use run::{ItemTotals, Report, Run, RunError, Status, Stopper};
 pub use tensor::{Tensor, TensorElement, TensorError, TensorInfo, Tensors};

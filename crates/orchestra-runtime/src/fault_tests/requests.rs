@@ -287,6 +287,19 @@ async fn each_request_that_has_ended_is_told_to_the_tracer_once_with_its_batches
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_tracer_that_panics_costs_no_request() {
+    let plan = plan_of_requests(&Stage::of(0));
+    let options = options_with(&plan, FakeEngine::new(Log::start(), |_| Script::honest()));
+    let run = RunOptions { trace: Some(Arc::new(Throws::new("tracer of items", 9))), ..options };
+    let flow = RequestFlow::start(plan, RequestFlowOptions { run, most_requests: 1024 }).await.unwrap();
+    for (item, answer) in (0..).zip(join_all((0..200).map(|item| ask(&flow, item))).await) {
+        assert!(is_answer(&answer.unwrap(), item));
+    }
+    all_is_home(&flow);
+    flow.close().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn dropping_a_flow_kills_its_workers() {
     let log = Log::start();
     let flow = start(&Stage { workers: 3, ..Stage::of(0) }, &log, |_| Script::honest()).await.unwrap();

@@ -231,3 +231,30 @@ fn the_listing_of_what_the_crate_offers_is_up_to_date() {
         come.join("\n")
     );
 }
+
+/// The paths of the library that a text names.
+fn named(text: &str) -> impl Iterator<Item = &str> {
+    let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    text.split(move |c| !is_path(c)).filter(|word| word.starts_with("orchestra::") && !word.ends_with(':'))
+}
+
+#[test]
+fn what_documents_name_of_the_library_is_offered() {
+    let listing = listing();
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let offered: BTreeSet<&str> = listing.split(|c| !is_word(c)).collect();
+    let docs = crates().join("../docs");
+    let folders = [docs.join("guide"), docs];
+    let files =
+        folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
+    let mut n = 0;
+    for file in files.filter(|file| file.extension().is_some_and(|extension| extension == "md")) {
+        let text = fs::read_to_string(&file).unwrap();
+        for path in named(&text).filter(|path| !path.starts_with("orchestra::telemetry::")) {
+            n += 1;
+            let name = path.rsplit("::").next().unwrap();
+            assert!(offered.contains(name), "{}: `{path}` is not offered", file.display());
+        }
+    }
+    assert!(n > 5, "only {n} names were found");
+}

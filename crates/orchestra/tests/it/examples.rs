@@ -5,8 +5,12 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use orchestra_testkit::programs::beside_this_program;
+
+/// Beyond it, something hangs.
+const BOUND: Duration = Duration::from_secs(60);
 
 fn example(name: &str) -> Command {
     Command::new(beside_this_program(name).unwrap())
@@ -129,7 +133,10 @@ fn a_service_labels_pictures_says_how_it_is_traces_requests_and_ends_in_order() 
         let metrics = service.ask("GET", "/metrics", "", b"");
         metrics.contains("{end=\"done\"} 10\n") && metrics.contains("{end=\"failed\"} 1\n")
     };
-    while !are_counted() {}
+    let begun = Instant::now();
+    while !are_counted() {
+        assert!(begun.elapsed() < BOUND, "11 requests are never counted");
+    }
     let spans = service.end();
     let of_request = format!("{TRACE}/");
     let items = spans
@@ -145,12 +152,13 @@ fn a_service_labels_pictures_says_how_it_is_traces_requests_and_ends_in_order() 
 fn a_service_that_has_too_much_to_do_says_when_to_come_again() {
     let service = Service::start(&["1"]);
     let picture = std::fs::read(repository().join("tests/photo.jpg")).unwrap();
-    let refused = AtomicBool::new(false);
+    let (refused, begun) = (AtomicBool::new(false), Instant::now());
     // Of several that ask at once, one is answered.
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
                 while !refused.load(Ordering::Relaxed) {
+                    assert!(begun.elapsed() < BOUND, "8 that ask at once are never too many");
                     let answer = service.ask("POST", "/label", "", &picture).to_lowercase();
                     let is_refused =
                         answer.starts_with("http/1.1 503") && answer.contains("\r\nretry-after: 1\r\n");
