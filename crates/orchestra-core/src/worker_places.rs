@@ -16,6 +16,9 @@ use crate::ids::WorkerId;
 use crate::restart::{Death, Restart, RestartBudget, RestartPolicy};
 use crate::worker_exit::{Evidence, WorkerExit};
 
+/// Kills from outside that the first worker of a place that was added may die of. The others work meanwhile, so nothing waits for it.
+const FIRST_STARTS: usize = 4;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerRole {
     /// It serves this place, or will as soon as it is loaded.
@@ -66,8 +69,8 @@ pub struct Predecessor {
 #[derive(Debug, Clone)]
 struct PlaceState {
     is_parked: bool,
-    /// It was added because a worker should fit, and none has been ready in it yet.
-    is_tried: bool,
+    /// Starts that are left to its first worker: the place was added because a worker should fit. None once one has been ready in it.
+    first_starts: usize,
     /// The last worker that it lost, and how.
     lost: Option<Predecessor>,
 }
@@ -106,7 +109,7 @@ pub struct WorkerPlaces {
 impl WorkerPlaces {
     pub fn new(n_places: usize, policy: RestartPolicy) -> Self {
         Self {
-            places: vec![PlaceState { is_parked: false, is_tried: false, lost: None }; n_places],
+            places: vec![PlaceState { is_parked: false, first_starts: 0, lost: None }; n_places],
             members: BTreeMap::new(),
             budget: RestartBudget::new(policy),
             healthy_time: Duration::ZERO,
@@ -122,7 +125,7 @@ impl WorkerPlaces {
     /// Adds so many places, whose workers should fit, and starts them. One whose first worker does not fit all the same is taken back.
     pub fn grow(&mut self, more: usize) -> Vec<PlaceOrder> {
         let before = self.places.len();
-        let place = PlaceState { is_parked: false, is_tried: true, lost: None };
+        let place = PlaceState { is_parked: false, first_starts: FIRST_STARTS, lost: None };
         self.places.resize(before + more, place);
         (before..self.places.len()).filter_map(|place| self.start_place(place)).collect()
     }
@@ -142,7 +145,7 @@ impl WorkerPlaces {
         let Some(member) = self.members.get_mut(&worker) else { return Vec::new() };
         member.is_ready = true;
         if let WorkerRole::Serving { place } = member.role {
-            self.places[place].is_tried = false;
+            self.places[place].first_starts = 0;
         }
         let mut orders = Vec::new();
         if let WorkerRole::Successor { place, of } = member.role {
@@ -231,13 +234,16 @@ impl WorkerPlaces {
         }
     }
 
-    /// The first worker of a place that was added has died of something that the device did to it: what is there was to be disturbed by
-    /// nothing, so it is not tried again.
-    fn is_too_much(&self, place: usize, exit: &WorkerExit) -> bool {
+    /// The first worker of a place that was added has died of something that the device did to it, or of the last of several kills from
+    /// outside, such as those of a memory limit. What is there was to be disturbed by nothing, so it is not tried again.
+    fn is_too_much(&mut self, place: usize, exit: &WorkerExit) -> bool {
         let is_ours = exit.evidence() == Evidence::Strong
             || matches!(exit, WorkerExit::LoadFailed { .. } | WorkerExit::HandshakeTimeout);
         let others = (0..self.places.len()).any(|p| p != place && !self.places[p].is_parked);
-        self.places[place].is_tried && others && is_ours
+        let first_starts = &mut self.places[place].first_starts;
+        let is_first = *first_starts > 0;
+        *first_starts = if is_ours { 0 } else { first_starts.saturating_sub(1) };
+        is_first && *first_starts == 0 && others
     }
 
     fn place_lost(&mut self, place: usize, worker: WorkerId, death: &Death<'_>) -> Vec<PlaceOrder> {

@@ -145,8 +145,18 @@ fn a_place_that_was_added_is_taken_back_if_its_first_worker_does_not_fit_and_cos
     let mut world = World::at_rest(1);
     let orders = world.worker_places.grow(1);
     world.carry_out(orders);
+    for _ in 1..FIRST_STARTS {
+        world.end(world.serving(1)[0], &KILLED, false);
+        assert_eq!(
+            (world.withdrawn, &world.waiting[..]),
+            (0, &[1][..]),
+            "a process outside the run did that"
+        );
+        let order = world.worker_places.start_place(world.waiting.remove(0));
+        world.carry_out(order.into_iter().collect());
+    }
     world.end(world.serving(1)[0], &KILLED, false);
-    assert_eq!((world.withdrawn, &world.waiting[..]), (0, &[1][..]), "a process outside the run did that");
+    assert_eq!((world.withdrawn, world.left, &world.waiting[..]), (1, None, &[][..]), "it does so always");
 }
 
 #[test]

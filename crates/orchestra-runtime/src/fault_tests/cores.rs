@@ -38,12 +38,16 @@ async fn a_stage_that_keeps_up_or_is_done_at_once_gets_no_more_workers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_more_that_does_not_start_is_not_asked_for_again() {
-    let script = |l: Launch| match l.nth {
-        1..=4 => Script::honest(),
-        _ => Script::loading(Load::Fails(ErrorClass::Overload)),
-    };
-    let run = stage(4000, "one more dies").run(script).await;
-    run.all_done();
-    run.check((started(&run), run.added) == (6, 0), "two were tried, and none is left");
+async fn workers_more_that_do_not_start_are_tried_a_few_times_at_most() {
+    let fails = Load::Fails(ErrorClass::Overload);
+    let kinds = [(fails, 2), (Load::Dies(SEGFAULT), 2), (Load::Dies(KILLED), 2 * 4)];
+    for (load, tried) in kinds {
+        let script = move |l: Launch| match l.nth {
+            1..=4 => Script::honest(),
+            _ => Script::loading(load.clone()),
+        };
+        let run = stage(8000, "more workers die").run(script).await;
+        run.all_done();
+        run.check((started(&run), run.added) == (4 + tried, 0), "none is left, and none is asked for again");
+    }
 }
