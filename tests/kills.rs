@@ -63,9 +63,10 @@ struct Row {
 }
 
 #[rustfmt::skip]
-const TABLE: [Row; 16] = [
+const TABLE: [Row; 17] = [
     Row { shape: "plain",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "parts",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
+    Row { shape: "sizes",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "joins",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "ordered", worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
     Row { shape: "reduce",  worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
@@ -328,6 +329,11 @@ fn each_item_has_its_own_record_whatever_dies() {
 #[test]
 fn parts_of_an_item_come_back_together_whatever_dies() {
     every_item_ends_once(&shapes::PARTS);
+}
+
+#[test]
+fn parts_of_two_sizes_come_back_together_whatever_dies() {
+    every_item_ends_once(&shapes::SIZES);
 }
 
 #[test]

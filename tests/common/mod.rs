@@ -592,6 +592,7 @@ impl Run {
     }
 
     /// Waits until `condition` holds; `false` if the run ended before that.
+    #[track_caller]
     pub fn until(&mut self, what: &str, mut condition: impl FnMut() -> bool) -> bool {
         let mut met = false;
         until(what, || {

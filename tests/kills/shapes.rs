@@ -77,6 +77,29 @@ pub const PARTS: Shape = Shape {
     ..PLAIN
 };
 
+/// Each picture as it is and twice as high, which one model reads in batches of one size each; one record of both.
+pub const SIZES: Shape = Shape {
+    name: "sizes",
+    rows: 2,
+    write: |place, n| {
+        let model = models::open_blocks_behind_trap(&place.path("models")).unwrap();
+        PLAIN.write(place, n)
+            && edit(place, "blocks_behind_trap.onnx", model.file_name().unwrap().to_str().unwrap())
+            && edit(place, "size = [32, 32]", "matrix = { size = [[32, 32], [64, 32]] }\nsize = \"{size}\"")
+            && edit(place, "kind = \"jsonl\"\nfrom = \"read\"", "kind = \"jsonl\"\nfrom = \"both\"")
+            && more(place, "[stages.both]\nkind = \"gather\"\nfrom = \"read\"")
+    },
+    shows: |record, index| {
+        let parts = record["result"].as_array().unwrap();
+        let [small, large] = [0, 1].map(|part| numbers(&parts[part]["blocks"]));
+        // Each row of blocks is there twice.
+        let rows = |first: usize| large.chunks(8).skip(first).step_by(2).flatten().copied().collect();
+        let of_all = [small, rows(0), rows(1)].map(|blocks: Vec<f32>| index_of_blocks(&blocks));
+        parts.len() == 2 && of_all == [Some(index); 3]
+    },
+    ..PLAIN
+};
+
 /// What two models read in each picture, one of them behind the gate.
 pub const JOINS: Shape = Shape {
     name: "joins",
@@ -350,9 +373,12 @@ pub fn write_array(place: &Workplace, n: u64, columns: u64, number: impl Fn(u64,
 }
 
 /// The numbers of a tensor, as a column or as one of several.
-fn numbers(tensor: &Value) -> Vec<f32> {
-    let data = if tensor.is_array() { tensor } else { &tensor["data"] };
-    data.as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect()
+fn numbers(value: &Value) -> Vec<f32> {
+    match value {
+        Value::Object(tensor) => numbers(&tensor["data"]),
+        Value::Array(values) => values.iter().flat_map(numbers).collect(),
+        number => vec![number.as_f64().unwrap() as f32],
+    }
 }
 
 /// The index that a picture shows.

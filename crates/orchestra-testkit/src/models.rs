@@ -71,6 +71,21 @@ pub fn blocks_behind_trap(folder: &Path, row: [usize; 3]) -> anyhow::Result<Path
     mean_blocks(behind_trap("blocks_behind_trap", row), "passed", row).write(folder)
 }
 
+/// As [`blocks_behind_trap`] for any number of blocks of 8 by 4 pixels: height and width are open.
+pub fn open_blocks_behind_trap(folder: &Path) -> anyhow::Result<PathBuf> {
+    let open = |name| {
+        let row = vec![Dim::Fixed(1), Dim::Dynamic, Dim::Dynamic];
+        TensorSpec { row, ..spec(name, DType::F32, &[]) }
+    };
+    let block = Attribute::Ints(vec![8, 4]);
+    ModelBuilder::new("open_blocks_behind_trap")
+        .input(&open("pixels"))
+        .output(&open("blocks"))
+        .node_of(DOMAIN, OPERATOR, &["pixels"], &["passed"], &[])
+        .node("AveragePool", &["passed"], &["blocks"], &[("kernel_shape", block.clone()), ("strides", block)])
+        .write(folder)
+}
+
 /// From `pixels` to the same, `passed`.
 fn behind_trap(name: &str, row: [usize; 3]) -> ModelBuilder {
     let model = ModelBuilder::new(name).input(&spec("pixels", DType::F32, &row));
