@@ -4,6 +4,7 @@ use std::fs;
 
 use crate::common::{Workplace, npy, python};
 use orchestra_testkit::workflow_file::WorkflowFile;
+use serde_json::Value;
 
 /// It computes for 10 ms.
 const SLOW: &str = r#"
@@ -33,11 +34,21 @@ fn a_stage_with_too_few_workers_is_named_with_a_setting_that_gives_it_more() {
     place.write(format!("{}\n", &*flow.results("y")));
     let told = place.run(&[]);
     told.must_exit(0).must_say(&["pace      set by `y`: its 1 worker was busy", "--set stages.y.workers="]);
-    let report = place.report();
+    let (report, results) = (place.report(), place.lines("results.jsonl"));
     assert_eq!((&report["bottleneck"], &report["stages"]["y"]["workers"]), (&"inference".into(), &1.into()));
     let set = report["pace"]["set"][0].as_str().expect("a setting is named").to_owned();
-    place.run(&["--fresh", "--set", &set]).must_exit(0);
-    let workers = &place.report()["stages"]["y"]["workers"];
+    let told = place.run(&["--fresh", "--set", &set]);
+    told.must_exit(0);
+    assert!(!told.stderr.contains("--set stages.y.workers="), "the same again: {}", told.stderr);
+    let followed = place.report();
+    let workers = &followed["stages"]["y"]["workers"];
     assert_eq!(set, format!("stages.y.workers={workers}"));
     assert!(workers.as_u64() > Some(1), "{workers}");
+    let by_item = |mut records: Vec<Value>| {
+        records.sort_by_key(|record| record["index"].as_u64());
+        records
+    };
+    assert_eq!(by_item(results), by_item(place.lines("results.jsonl")));
+    let [before, after] = [&report, &followed].map(|report| report["seconds_items"].as_f64().unwrap());
+    println!("{set}: {:.2} times as fast", before / after);
 }
