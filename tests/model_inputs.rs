@@ -176,7 +176,7 @@ fn maps_of_open_sides_feed_the_next_model_and_check_says_what_it_cannot_know() {
 
 #[test]
 fn what_depends_on_the_values_of_a_row_feeds_no_model() {
-    let says = ["has no fixed shape, so it cannot be fed on", "its shape depends on the values of a row"];
+    let says = ["has no fixed shape, so it cannot be fed on", "its shape differs from row to row"];
     halved_twice("a.found").1.must_exit(78).must_say(&says);
     halved_twice("a").1.must_exit(78).must_say(&["must say which of the outputs", "\"a.y\""]);
 }

@@ -62,6 +62,8 @@ pub(crate) struct Instance {
 pub(crate) struct TaskTables {
     instances: Vec<Instance>,
     comparisons: Vec<TaskComparison>,
+    /// Names of comparisons that are wrong, which was reported.
+    wrong_comparisons: Vec<String>,
 }
 
 /// The tasks of all tables.
@@ -107,6 +109,9 @@ pub(crate) fn expand(
         }
     }
     is_fine?;
+    if !tables.wrong_comparisons.is_empty() {
+        return Err(Reported);
+    }
     let span_of = |task: usize| raws[instances[task].table].name.span;
     order::complete(&mut tasks, span_of, cx)?;
     let best = expander.comparisons.iter().map(|comparison| BestOf {
@@ -126,8 +131,9 @@ pub(crate) fn expand(
 
 /// Which tasks there are, and which of them are compared.
 pub(crate) fn tables(raws: &[RawTask], best: &[RawBest], cx: &mut Cx<'_>) -> Result<TaskTables, Reported> {
-    let (instances, comparisons) = (instances(raws, cx), comparisons::comparisons(raws, best, cx));
-    Ok(TaskTables { instances: instances?, comparisons: comparisons? })
+    let instances = instances(raws, cx);
+    let (comparisons, wrong_comparisons) = comparisons::comparisons(raws, best, cx);
+    Ok(TaskTables { instances: instances?, comparisons, wrong_comparisons })
 }
 
 fn instances(raws: &[RawTask], cx: &mut Cx<'_>) -> Result<Vec<Instance>, Reported> {
@@ -169,6 +175,7 @@ struct Expander<'a> {
     by_id: HashMap<&'a str, usize>,
     instances: &'a [Instance],
     comparisons: &'a [TaskComparison],
+    wrong_comparisons: &'a [String],
     /// Absolute.
     outputs: Vec<PathBuf>,
     gpus: Vec<TaskGpu>,
@@ -176,7 +183,7 @@ struct Expander<'a> {
 
 impl<'a> Expander<'a> {
     fn new(raws: &'a [RawTask], tables: &'a TaskTables, around: &'a TaskContext<'a>, cx: &Cx<'_>) -> Self {
-        let TaskTables { instances, comparisons } = tables;
+        let TaskTables { instances, comparisons, wrong_comparisons } = tables;
         let mut of_table: HashMap<&str, Vec<usize>> = HashMap::new();
         for (at, instance) in instances.iter().enumerate() {
             of_table.entry(&raws[instance.table].name.value).or_default().push(at);
@@ -196,6 +203,7 @@ impl<'a> Expander<'a> {
             by_id: instances.iter().enumerate().map(|(at, instance)| (&instance.id[..], at)).collect(),
             instances,
             comparisons,
+            wrong_comparisons,
             outputs: instances.iter().map(|i| cx.output.join(&i.folder).join("output")).collect(),
             gpus: around.devices.iter().filter(|device| device.is_cuda()).map(gpu).collect(),
         }

@@ -346,7 +346,8 @@ impl<'a> Wiring<'a, '_> {
             format!("output `{output}` of stage `{giver}` has no fixed shape, so it cannot be fed on");
         let help = match stage.and_then(StageNode::batch) {
             Some(batch) if batch.program.is_none() => {
-                "its shape depends on the values of a row: export the model with fixed dimensions other than the batch"
+                "its shape differs from row to row, by values or by size (`trim`, `matrix`, `collect`): a function in Python takes it as it is, \
+                 and makes rows of one shape; or put both models into one file"
             }
             _ => {
                 "a model takes rows of one shape: a function in Python makes such rows, and takes tensors of any"

@@ -21,24 +21,29 @@ pub(super) fn best_of_table(table: &str) -> String {
     format!("tasks.{table}.best")
 }
 
+fn best_of_several(raw: &RawBest) -> String {
+    format!("best.{}", raw.name.value)
+}
+
+/// The comparisons, and the names of those of which something wrong was reported.
 pub(super) fn comparisons(
     raws: &[RawTask],
     several: &[RawBest],
     cx: &mut Cx<'_>,
-) -> Result<Vec<TaskComparison>, Reported> {
+) -> (Vec<TaskComparison>, Vec<String>) {
     let own = raws.iter().enumerate().filter_map(|(table, raw)| {
         let objective = raw.measured.best.clone()?;
         Some(TaskComparison { name: best_of_table(&raw.name.value), tables: vec![table], objective })
     });
     let mut all: Vec<TaskComparison> = own.collect();
-    let mut is_fine = Ok(());
+    let mut wrong = Vec::new();
     for raw in several {
         match comparison(raw, raws, cx) {
             Ok(comparison) => all.push(comparison),
-            Err(reported) => is_fine = Err(reported),
+            Err(Reported) => wrong.push(best_of_several(raw)),
         }
     }
-    is_fine.map(|()| all)
+    (all, wrong)
 }
 
 fn comparison(raw: &RawBest, raws: &[RawTask], cx: &mut Cx<'_>) -> Result<TaskComparison, Reported> {
@@ -65,5 +70,5 @@ fn comparison(raw: &RawBest, raws: &[RawTask], cx: &mut Cx<'_>) -> Result<TaskCo
     }
     // In the order of the file, as of equals the first task is the best.
     tables.sort_unstable();
-    Ok(TaskComparison { name: format!("best.{}", raw.name.value), tables, objective })
+    Ok(TaskComparison { name: best_of_several(raw), tables, objective })
 }

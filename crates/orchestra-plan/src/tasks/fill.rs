@@ -17,28 +17,28 @@ use crate::shell;
 use crate::template::{TemplatePart, parts};
 use crate::workflow::{RawCommand, RawTask};
 
-/// Each with its value.
+/// Names of variables with their values.
 type Variables = Vec<(String, String)>;
 
 pub(super) struct Fill<'a> {
     of: &'a Expander<'a>,
     values: &'a [(String, String)],
     output: &'a Path,
-    /// Tasks whose values were used.
+    /// Tasks of which a text has used a value.
     pub after: BTreeSet<usize>,
-    /// Comparisons whose best task was, by their places.
+    /// Comparisons, by their places, of whose best task a text has used a value.
     pub best_of: BTreeSet<usize>,
-    /// Sinks whose values were used.
+    /// Sinks of which a text has used the path.
     pub after_sinks: BTreeSet<String>,
-    /// Values that are known only when others have ended, in the order of the texts.
+    /// Values that are known only when other tasks have ended, in the order of the texts.
     pub late_values: Vec<LateValue>,
-    /// Values that the text of the shell names.
+    /// Values that a shell command reads from variables of its environment, because they cannot stand in its text as they are.
     variables: Variables,
-    /// The text that is filled, where it may have late values: see [`LateValue::text`].
+    /// The number of the text that is being filled, as in [`LateValue::text`]; `None` where late values are not allowed.
     late_text: Option<usize>,
-    /// What earlier tasks have noted, for texts that are filled when those have ended.
+    /// Metrics and best tasks of earlier tasks. There for the tables of items, whose late values are filled in from these.
     pub results: Option<&'a TaskResults>,
-    /// Placeholders of values that are not among these.
+    /// Placeholders of late values that `results` do not have.
     pub unknown: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ impl<'a> Fill<'a> {
         }
     }
 
-    /// The command and its variables, whose texts may have late values.
+    /// The command of a task and the variables of its environment. Both may have late values.
     pub fn command(&mut self, raw: &RawTask, cx: &mut Cx<'_>) -> Result<(Vec<String>, Variables), Reported> {
         let command = match raw.command.as_ref().ok_or(Reported)? {
             RawCommand::Words(words) => {
@@ -81,7 +81,7 @@ impl<'a> Fill<'a> {
         Ok((command, env))
     }
 
-    /// The text of this number is filled, which may have late values.
+    /// Allows late values in what is filled next, the text of this number.
     fn late_text(&mut self, text: usize) -> &mut Self {
         self.late_text = Some(text);
         self
@@ -106,7 +106,8 @@ impl<'a> Fill<'a> {
         without_nul(filled, span, cx)
     }
 
-    /// The same for a text of the shell, in which each value is one word. One that is not plain is given in a variable: see [`shell`].
+    /// Fills a shell command, in which each value is one word. A value with characters that the shell interprets is given in a variable: see
+    /// [`shell`].
     pub fn shell(&mut self, text: &Spanned<String>, cx: &mut Cx<'_>) -> Result<String, Reported> {
         let mut filled = String::new();
         for part in parts(&text.value) {
@@ -155,7 +156,7 @@ impl<'a> Fill<'a> {
         without_nul(filled, text.span, cx)
     }
 
-    /// The word of a text that stands for this value.
+    /// The word by which a shell command reads this value from a variable.
     fn variable(&mut self, value: String) -> String {
         let known = self.variables.iter().position(|(_, known)| *known == value);
         let at = known.unwrap_or(self.variables.len());
@@ -165,7 +166,7 @@ impl<'a> Fill<'a> {
         shell::word(&self.variables[at].0)
     }
 
-    /// The value, and where it stands, if it is known only later.
+    /// The value of a placeholder. Notes that a late value stands at the byte `at` of the filled text.
     fn value_at(&mut self, name: &str, at: usize, span: Span, cx: &mut Cx<'_>) -> Result<String, Reported> {
         let known = self.late_values.len();
         let value = self.value(name, span, cx)?;
@@ -196,7 +197,7 @@ impl<'a> Fill<'a> {
         let error = cx
             .error(span, format!("nothing is called `{name}` here"))
             .label(format!("`{{{name}}}` has no value"));
-        // What is known only when the command starts, it is told by variables.
+        // orchestra sets these for the command when it starts it.
         let variable = match name {
             "attempt" => Some("ORCHESTRA_ATTEMPT"),
             "slot" => Some("ORCHESTRA_SLOT"),
@@ -237,7 +238,7 @@ impl<'a> Fill<'a> {
             Some(dot) => (&name[..end + dot], &name[end + dot + 1..]),
             None => (name, ""),
         };
-        // Which task it is has to be known now.
+        // Placeholders within the name of the task cannot be late: the plan has to know which task it is.
         let (late_text, results) = (self.late_text.take(), self.results.take());
         let task = self.fill(task, span, cx);
         (self.late_text, self.results) = (late_text, results);
@@ -288,7 +289,7 @@ impl<'a> Fill<'a> {
         Ok(value)
     }
 
-    /// Of the best of several tasks, which is known when all have ended: a path through their link, or a value.
+    /// A value of the best of several tasks: a path through the link to its folder, or a late value, known when all of them have ended.
     fn of_best(&mut self, best: &str, key: &str, span: Span, cx: &mut Cx<'_>) -> Result<String, Reported> {
         let Some(at) = self.of.comparisons.iter().position(|comparison| comparison.name == best) else {
             return self.no_best(best, span, cx);
@@ -340,6 +341,9 @@ impl<'a> Fill<'a> {
     }
 
     fn no_best(&self, best: &str, span: Span, cx: &mut Cx<'_>) -> Result<String, Reported> {
+        if self.of.wrong_comparisons.iter().any(|wrong| wrong == best) {
+            return Err(Reported);
+        }
         if let Some(name) = best.strip_prefix("best.") {
             let known = self.of.comparisons.iter().filter_map(|known| known.name.strip_prefix("best."));
             return cx
@@ -360,7 +364,8 @@ impl<'a> Fill<'a> {
             .fail()
     }
 
-    /// A value that is known when `others`, such as "`train` has", ended: what they have noted, or where texts are filled before that, its placeholder.
+    /// A late value. With `results`, the text that they have for it; in a command, its placeholder, which is replaced before the command starts.
+    /// `others` are whom it waits for, such as "`train` has".
     fn late(
         &mut self,
         of: ValueOwner,
@@ -374,7 +379,8 @@ impl<'a> Fill<'a> {
                 Some(value) => value,
                 None => {
                     self.unknown.push(placeholder.to_owned());
-                    // Most settings may have it; the plan that runs has none of these.
+                    // Stands in until the task has ended: the tables that use it are only checked, and planned again before they run. 1 is
+                    // within the range of most settings.
                     "1".to_owned()
                 }
             },
@@ -391,7 +397,7 @@ impl<'a> Fill<'a> {
         Ok(text)
     }
 
-    /// The value that a task has noted.
+    /// The text of a late value, if the task has ended and has it.
     fn noted(&self, of: ValueOwner, name: &str, results: &TaskResults) -> Option<String> {
         let (task, comparison) = match of {
             ValueOwner::Task(task) => {
@@ -416,12 +422,12 @@ impl<'a> Fill<'a> {
         NamedValues { id: &instance.id, values: &instance.values, metrics }
     }
 
-    /// Whether a late value is a number.
+    /// Whether a late value is a metric, which is a number.
     pub fn is_metric(&self, late: &LateValue) -> bool {
         self.texts(late.of, &late.name).next().is_none()
     }
 
-    /// The texts that a late value may be; none of a metric.
+    /// The texts that a late value may become; none for a metric, which is any number.
     fn texts(&self, of: ValueOwner, name: &str) -> impl Iterator<Item = &'a str> {
         let (one, several) = match of {
             ValueOwner::Task(task) => (Some(task), None),
