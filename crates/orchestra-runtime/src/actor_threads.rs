@@ -1,12 +1,31 @@
 //! The threads of the actors where they are a program's own: how many, and how eager they are for a core. Inside another service the
-//! actors live on whatever runtime it has.
+//! actors live on whatever runtime it has. What has to wait has threads of its own in both.
 
 use std::io;
+use std::sync::OnceLock;
 
 use orchestra_plan::Plan;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::panics::caught;
+
+const MOST_THREADS: usize = 1 << 15;
+
+/// The threads of this process for what may have to wait, apart from the blocking pool of a host: that may be bounded, and work that waits for the rows of work
+/// behind it would have the last thread. Bound: the batches of all flows, each of which has a slot.
+pub fn waiting_threads() -> Handle {
+    static THREADS: OnceLock<Runtime> = OnceLock::new();
+    // The clock of these tests is paused, and goes on only where nothing is done on the pool of its own runtime.
+    if cfg!(test) {
+        return Handle::current();
+    }
+    let start = || {
+        // Nothing is ever awaited there.
+        let mut builder = Builder::new_current_thread();
+        builder.max_blocking_threads(MOST_THREADS).build().expect("without a driver nothing can fail")
+    };
+    THREADS.get_or_init(start).handle().clone()
+}
 
 /// Starts a tokio runtime for the actors of one run, and nothing else.
 ///

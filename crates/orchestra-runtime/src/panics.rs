@@ -48,7 +48,7 @@ pub fn no_threads(why: &str) -> String {
     )
 }
 
-/// Runs what may have to wait on the blocking pool of this runtime. A panic ends the pipeline, which is built anew from the journal.
+/// Runs what may have to wait on these threads. A panic ends the pipeline, which is built anew from the journal.
 pub fn run_blocking(
     on: &Handle,
     pipeline: &ActorRef<PipelineMsg>,

@@ -12,8 +12,8 @@ use orchestra_plan::{FoldPlan, Origin, PipelinePlan, Plan, Shape};
 use orchestra_worker::arena::Arena;
 use orchestra_worker::frames::RunErrorKind;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
-use tokio::runtime::Handle;
 
+use crate::actor_threads::waiting_threads;
 use crate::batch::stage::{BatchStage, arena_of, refused};
 use crate::context::RunContext;
 use crate::flow::carried::CarriedArena;
@@ -135,7 +135,7 @@ impl PipelineState {
         let plan = Arc::clone(&self.args.context.plan);
         let pipeline = self.args.pipeline;
         let me = me.clone();
-        run_blocking(&Handle::current(), &me.clone(), "preparing memory", move || {
+        run_blocking(&waiting_threads(), &me.clone(), "preparing memory", move || {
             drop(me.cast(PipelineMsg::Prepared(memory_of(&plan, &plan.pipelines[pipeline.index()]))));
         });
     }

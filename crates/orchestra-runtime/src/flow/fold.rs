@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use super::chain::{Chain, Outcome};
 use super::fold_target::{FoldPart, GatherParts};
 use super::token::{PartPath, Token};
+use crate::actor_threads::waiting_threads;
 use crate::context::RunContext;
 use crate::messages::PipelineMsg;
 use crate::panics::run_blocking;
@@ -60,13 +61,12 @@ struct FoldWork {
     /// Columns that a join carries, in the order of its ways.
     passthrough_columns: Vec<ColumnRef>,
     /// What may have to wait runs there.
-    runtime: Handle,
+    threads: Handle,
     state: Mutex<FoldState>,
     runs: Mutex<Vec<(MapRuns, Outcome)>>,
 }
 
 impl FoldStage {
-    /// Must be called within the runtime of its pipeline.
     pub fn new(args: FoldArgs) -> Self {
         let (feeding, passthrough_columns) = match &args.of {
             FoldInput::Parts(_) => (1, Vec::new()),
@@ -80,11 +80,11 @@ impl FoldStage {
             feeding,
             is_over: false,
         };
-        let runtime = Handle::current();
+        let threads = waiting_threads();
         Self(Arc::new(FoldWork {
             args,
             passthrough_columns,
-            runtime,
+            threads,
             state: Mutex::new(state),
             runs: Mutex::default(),
         }))
@@ -160,7 +160,7 @@ impl FoldWork {
         let complete = std::mem::take(&mut state.complete);
         state.running += 1;
         let work = Arc::clone(self);
-        run_blocking(&self.runtime, &self.args.pipeline, "what follows a fold", move || {
+        run_blocking(&self.threads, &self.args.pipeline, "what follows a fold", move || {
             work.process(complete);
             let mut state = locked(&work.state);
             state.running -= 1;

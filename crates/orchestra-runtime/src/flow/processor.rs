@@ -1,5 +1,5 @@
 //! What follows a batch stage: the rows of a completed batch go through the chain behind the stage. A batch that takes a few microseconds is
-//! worked on by the batcher itself; everything else, and everything that may have to wait, on the blocking pool. It decides
+//! worked on by the batcher itself; everything else, and everything that may have to wait, on threads of its own. It decides
 //! nothing about retries.
 
 use std::collections::BTreeMap;
@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 
 use super::chain::{Chain, Outcome};
 use super::token::Token;
+use crate::actor_threads::waiting_threads;
 use crate::batch::completion::Completion;
 use crate::flow::committer::BYTES_AT_ONCE;
 use crate::messages::{CompletedBatch, PipelineMsg, SingleRecordItems};
@@ -29,16 +30,15 @@ type OutputValues<'a> = SmallVec<[Value<'a>; 4]>;
 pub struct Processor {
     work: Arc<ProcessorWork>,
     pipeline: ActorRef<PipelineMsg>,
-    runtime: Handle,
+    threads: Handle,
 }
 
 /// Output elements up to which a batch is quick: less than 100 µs of softmax and JSON.
 const QUICK_ELEMENTS: usize = 16 * 1024;
 
 impl Processor {
-    /// Must be called within the runtime of its pipeline.
     pub fn new(stage: StageId, chain: Chain, pipeline: ActorRef<PipelineMsg>) -> Self {
-        Self { work: Arc::new(ProcessorWork::new(stage, chain)), pipeline, runtime: Handle::current() }
+        Self { work: Arc::new(ProcessorWork::new(stage, chain)), pipeline, threads: waiting_threads() }
     }
 }
 
@@ -57,7 +57,7 @@ impl Completion for Processor {
         // Bounded by the slots: a batch holds its slot until it has been worked on.
         self.work.open.fetch_add(1, Ordering::Relaxed);
         let work = Arc::clone(&self.work);
-        run_blocking(&self.runtime, &self.pipeline, "what follows a batch", move || {
+        run_blocking(&self.threads, &self.pipeline, "what follows a batch", move || {
             work.process(batch);
             work.close_one();
         });
@@ -94,7 +94,7 @@ struct ProcessorWork {
     runs: Mutex<Vec<(MapRuns, Outcome)>>,
     /// Bytes of the records of the last batch.
     usual_text: AtomicUsize,
-    /// Batches that are worked on in the blocking pool, and one more for those that may still come.
+    /// Batches that are worked on by other threads, and one more for those that may still come.
     open: AtomicUsize,
 }
 
@@ -155,6 +155,11 @@ impl ProcessorWork {
             n_rows += 1;
             if let (Some(trace), None, Some(item)) = (&batch.trace, linear, token.ticket.timeline()) {
                 item.ran(trace); // Before the item can end.
+            }
+            if token.ticket.is_withdrawn() {
+                n_dropped += 1;
+                self.chain.drop_row(token, &mut out);
+                continue;
             }
             let before = (out.done.len(), out.n_failed);
             let at = row - batch.rows.first;
