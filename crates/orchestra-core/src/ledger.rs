@@ -149,6 +149,16 @@ impl Ledger {
         Some(Completed { rows: b.rows, device })
     }
 
+    /// A batch that was just dispatched is not sent, because nobody waits for its rows any more. It says nothing about its worker.
+    pub fn withdraw(&mut self, worker: WorkerId, batch: BatchId) {
+        if let Some(w) = self.workers.get_mut(&worker) {
+            w.holds.retain(|held| *held != batch);
+            w.isolated.take_if(|isolated| *isolated == batch);
+        }
+        self.alone.take_if(|alone| *alone == batch);
+        self.batches.remove(&batch);
+    }
+
     fn succeeded(&mut self, device: DeviceId, rows: usize) {
         self.history.succeeded(device);
         // So it was not the device that killed what died there.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use orchestra_core::batching::{BatchPolicy, Decision};
 use orchestra_core::ledger::{Assignment, FailedRow, Ledger, Rows};
 use orchestra_core::{DeviceId, Failure, SlotId, StageId, WorkerId};
-use orchestra_worker::frames::BatchRun;
+use orchestra_worker::frames::{BatchRun, RowsWithoutOutputs};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::batch::batches_in_flight::BatchesInFlight;
@@ -193,7 +193,27 @@ impl BatcherState {
         while self.open_room.is_there()
             && let Some(assignment) = self.ledger.dispatch(now)
         {
-            self.send(assignment);
+            match self.is_withdrawn(assignment.rows) {
+                true => self.withdraw(&assignment),
+                false => self.send(assignment),
+            }
+        }
+    }
+
+    /// Nobody waits for any of these rows: their requests were withdrawn.
+    fn is_withdrawn(&self, rows: Rows) -> bool {
+        let Some(in_use) = self.slots.get(&rows.slot) else { return false };
+        let tokens = in_use.slot.tokens.get(rows.first..rows.first + rows.count).unwrap_or_default();
+        tokens.iter().flatten().all(|token| token.ticket.is_withdrawn())
+    }
+
+    fn withdraw(&mut self, a: &Assignment) {
+        self.ledger.withdraw(a.worker, a.batch);
+        let (rows, without) = (a.rows, RowsWithoutOutputs::default());
+        if let Some(slot) = self.rows_ended(rows) {
+            let (dynamic, open) = (Vec::new(), self.open_room.take(0));
+            let batch = CompletedBatch { outputs: None, slot, rows, dynamic, open, without, trace: None };
+            self.args.completion.completed(batch);
         }
     }
 

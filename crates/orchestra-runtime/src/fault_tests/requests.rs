@@ -36,7 +36,7 @@ async fn start(
     start_with(stage, log, 1024, script_of).await
 }
 
-async fn start_with(
+pub(super) async fn start_with(
     stage: &Stage,
     log: &Log,
     most_requests: usize,
@@ -49,7 +49,7 @@ async fn start_with(
 }
 
 /// A request for an item, which a fake worker answers with what [`answer_to`] says.
-fn request(item: u64) -> Request {
+pub(super) fn request(item: u64) -> Request {
     let tensor = OwnedValue::Tensor {
         name: "x".into(),
         dtype: DType::F32,
@@ -60,7 +60,7 @@ fn request(item: u64) -> Request {
 }
 
 /// Whether these are the records of an item.
-fn is_answer(records: &[ReplyRecord], item: u64) -> bool {
+pub(super) fn is_answer(records: &[ReplyRecord], item: u64) -> bool {
     let [record] = records else { return false };
     let (_, values) = read_reply(&record.bytes).unwrap();
     let [StoredValue::Tensor { data, .. }] = &values[..] else { panic!("{values:?}") };
@@ -79,7 +79,7 @@ fn begun(log: &Log) -> Vec<u64> {
 }
 
 /// All places are free again: of requests, and of rows.
-fn all_is_home(flow: &RequestFlow) {
+pub(super) fn all_is_home(flow: &RequestFlow) {
     assert_eq!((flow.waiting(), flow.observer().slots_in_use(), flow.observer().slots_lost()), (0, 0, 0));
 }
 

@@ -53,12 +53,14 @@ pub struct Requests {
     standing: watch::Sender<FlowState>,
 }
 
+type QueueKey = (Reverse<u8>, u64);
+
 #[derive(Default)]
 struct WaitingRequests {
     /// By the numbers of their items.
     asked: HashMap<u64, WaitingRequest>,
     /// Those of them that no loader has yet: the highest priority first, then the lowest number.
-    queue: BTreeMap<(Reverse<u8>, u64), Ticket>,
+    queue: BTreeMap<QueueKey, Ticket>,
     next: u64,
     /// Batch stages without a worker so far.
     unserved: BTreeSet<StageId>,
@@ -71,7 +73,8 @@ struct WaitingRequest {
     ticket: Ticket,
     /// `None`: the one who asked has gone.
     answer: Option<oneshot::Sender<RequestEnd>>,
-    /// Its source has handed it out.
+    /// Where it stands in the queue until its source hands it out.
+    queued_at: Option<QueueKey>,
     is_handed: bool,
     _place: Arc<Place>,
 }
@@ -136,6 +139,7 @@ impl Requests {
         let asked = WaitingRequest {
             ticket: ticket.clone(),
             answer: Some(sender),
+            queued_at: None,
             is_handed: false,
             _place: Arc::clone(place),
         };
@@ -154,7 +158,11 @@ impl Requests {
         content: RequestContent,
     ) -> Option<PendingRequest<'_>> {
         self.register(place, chain, name, content, |waiting, ticket| {
-            waiting.queue.insert((Reverse(priority), ticket.id().index), ticket.clone());
+            let key = (Reverse(priority), ticket.id().index);
+            waiting.queue.insert(key, ticket.clone());
+            if let Some(asked) = waiting.asked.get_mut(&key.1) {
+                asked.queued_at = Some(key);
+            }
             waiting.news.iter().for_each(|news| news());
         })
     }
@@ -191,8 +199,7 @@ impl Requests {
         let Some(asked) = waiting.asked.get_mut(&ticket.id().index) else { return };
         ticket.withdraw();
         asked.answer = None;
-        let queued = waiting.queue.iter().find(|(_, queued)| queued.id() == ticket.id());
-        if let Some(key) = queued.map(|(key, _)| *key) {
+        if let Some(key) = asked.queued_at.filter(|_| !asked.is_handed) {
             waiting.queue.remove(&key);
             waiting.asked.remove(&ticket.id().index);
         }

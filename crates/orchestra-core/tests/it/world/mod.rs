@@ -236,7 +236,10 @@ impl World {
         loop {
             while let Some(assignment) = self.dispatch() {
                 self.replace_workers();
-                self.sent(assignment);
+                match self.items_of(assignment.rows).iter().all(|item| self.is_gone(*item)) {
+                    true => self.withdrawn(assignment),
+                    false => self.sent(assignment),
+                }
             }
             self.replace_workers();
             while let Some(row) = self.ledger.next_confirmed() {
@@ -282,6 +285,24 @@ impl World {
         for item in self.items_of(a.rows) {
             self.lives[item as usize].sent(a.worker);
         }
+    }
+
+    /// Whether nobody waits for this item by the time it could be sent.
+    fn is_gone(&self, item: u64) -> bool {
+        item % 11 == 3 && !self.setup.poison.contains_key(&item)
+    }
+
+    /// It is not sent, and its items have an end.
+    fn withdrawn(&mut self, a: Assignment) {
+        self.check_assignment(&a);
+        self.ledger.withdraw(a.worker, a.batch);
+        assert_eq!(self.ledger.done(a.worker, a.batch), None, "nobody holds it");
+        for item in self.items_of(a.rows) {
+            let life = &mut self.lives[item as usize];
+            life.sent(a.worker);
+            life.ends(true);
+        }
+        self.unreported.extend(std::iter::repeat_n(a.rows, self.setup.sinks));
     }
 
     fn waits_again(&mut self, rows: Rows) {
