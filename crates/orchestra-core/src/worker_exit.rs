@@ -59,6 +59,18 @@ impl WorkerExit {
         matches!(self, WorkerExit::LoadFailed { class: ErrorClass::Overload, .. })
     }
 
+    /// It ended because of what it was to load, or of how it was started.
+    pub fn is_of_load(&self) -> bool {
+        let is_told = matches!(
+            self,
+            WorkerExit::LoadFailed { .. }
+                | WorkerExit::HandshakeTimeout
+                | WorkerExit::ProtocolMismatch(_)
+                | WorkerExit::SpawnFailed(_)
+        );
+        is_told || self.evidence() == Evidence::Strong
+    }
+
     /// It was refused memory, by its last words: those of an allocation that fails in Rust, and of one in C++ that no one expected to.
     pub fn was_refused_memory(&self, last_words: &str) -> bool {
         const SIGABRT: i32 = 6;

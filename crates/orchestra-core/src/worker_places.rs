@@ -171,6 +171,11 @@ impl WorkerPlaces {
         }
     }
 
+    /// Those that wait for their turn to make way stay.
+    pub fn keep_all(&mut self) {
+        self.worn.clear();
+    }
+
     /// A worker completed its first batch: the device works.
     pub fn progressed(&mut self) {
         self.budget.progressed();

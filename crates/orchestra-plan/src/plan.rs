@@ -92,6 +92,19 @@ pub const LEAST_LOADER_BYTES: u64 = 96 << 20;
 const MOST_RECORD_BYTES: u64 = 256 << 20;
 
 impl Plan {
+    /// Whether rows of the one may go to workers of the other: all but what the files of models hold is the same.
+    pub fn differs_by_models_alone(&self, other: &Plan) -> bool {
+        let rest = |plan: &Plan| {
+            let is_of_model = |what: &str| what.starts_with("model ");
+            let of_results: Vec<_> =
+                plan.fingerprint.iter().filter(|(what, _)| !is_of_model(what)).cloned().collect();
+            let layouts: Vec<_> = plan.batch_stages().map(|(_, batch)| batch.layout.clone()).collect();
+            let graph = serde_json::to_string(&(&plan.sources, &plan.stages, &plan.sinks)).ok();
+            (of_results, layouts, graph)
+        };
+        rest(self) == rest(other)
+    }
+
     /// Loader processes of all sources.
     pub fn n_loaders(&self) -> usize {
         self.pipelines.iter().map(PipelinePlan::n_loaders).sum()

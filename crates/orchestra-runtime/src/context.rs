@@ -2,8 +2,8 @@
 //! but counters.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use orchestra_core::restart::RestartPolicy;
@@ -119,6 +119,10 @@ pub struct RunContext {
     pub bug: RunBug,
     /// Cores that this process may keep busy.
     pub cores: usize,
+    /// What runs the batches of each batch stage now.
+    pub engines: Mutex<Engines>,
+    /// A stage has lost a device because the model did not fit into its memory.
+    pub lacks_memory: AtomicBool,
     next_worker: AtomicU32,
 }
 
@@ -136,6 +140,7 @@ impl RunContext {
         let began = || RunBegan { plan: Arc::clone(&plan), run_id: run_id.clone(), zero };
         let tracer = MaybeTracer::begin(options.trace.as_ref(), began);
         let watch = Arc::new(DeviceWatch::new(&plan));
+        let engines = Mutex::new(options.engines.clone());
         Self {
             plan,
             run_id,
@@ -148,6 +153,8 @@ impl RunContext {
             loads_alone: ExclusiveLoads::default(),
             bug: RunBug::default(),
             cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            engines,
+            lacks_memory: AtomicBool::new(false),
             next_worker: AtomicU32::new(0),
         }
     }

@@ -26,6 +26,8 @@ pub(crate) mod panics;
 mod poison;
 mod random;
 mod recycling;
+mod replacement;
+mod request_terms;
 mod requests;
 mod restarts;
 mod streams;

@@ -15,11 +15,12 @@ use orchestra_plan::Origin;
 use orchestra_worker::arena::Arena;
 use orchestra_worker::frames::{DynamicOutput, Load, RowsWithoutOutputs, RunErrorKind};
 use ractor::ActorRef;
+use tokio::sync::mpsc::UnboundedSender;
 
 use crate::batch::open_outputs::OpenOutputs;
 use crate::batch::output_slots::{DoneOutputs, OutputSlots};
 use crate::batch::slot_pool::{FilledSlot, SlotPool};
-use crate::fleet::launcher::EngineSpec;
+use crate::fleet::launcher::{EngineSpec, Engines};
 use crate::fleet::worker::{DeathNotice, WorkerOrders};
 use crate::flow::carried::CarriedArena;
 use crate::flow::ticket::Ticket;
@@ -141,6 +142,8 @@ pub enum RootMsg {
     Interrupt,
     /// What was in flight then has had its time.
     GraceOver,
+    /// Give each batch stage workers of these engines, one place after the other. Each device tells how that ended.
+    ReplaceWorkers(Engines, ReplacementEnds),
     /// Second signal: kill the workers, record, end.
     Abort,
     /// What has no end is known, so that a pipeline that fell over a bug can be built anew.
@@ -185,8 +188,39 @@ pub struct ServeStage {
     pub cpu_nodes: Once,
 }
 
+impl ServeStage {
+    /// The same over other workers.
+    pub fn with_engine(&self, engine: Arc<dyn EngineSpec>, load: Load) -> Self {
+        let Self { stage, name, pipeline, batcher, pool, workers, recycle, .. } = self;
+        Self {
+            stage: *stage,
+            name: name.clone(),
+            pipeline: pipeline.clone(),
+            batcher: batcher.clone(),
+            pool: Arc::clone(pool),
+            engine,
+            load,
+            workers: *workers,
+            recycle: *recycle,
+            cpu_nodes: Once::new(),
+        }
+    }
+}
+
+/// Told once for each stage and device: all workers are new, or all are the old ones again, for this reason. Closed when the last has told.
+pub type ReplacementEnds = UnboundedSender<Result<(), String>>;
+
+/// Other workers of a stage on a device.
+pub struct Replacement {
+    pub stage: StageId,
+    pub engine: Arc<dyn EngineSpec>,
+    pub load: Load,
+    pub ended: ReplacementEnds,
+}
+
 pub enum DeviceMsg {
     Serve(Arc<ServeStage>),
+    Replace(Replacement),
     /// No command is to have the device first any more: start the workers of what is served.
     Begin,
     Retire(StageId),

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestra_core::{DeviceId, PipelineId};
+use orchestra_core::{DeviceId, PipelineId, locked};
 use orchestra_store::{Counts, OutputFolder};
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, ActorProcessingErr, ActorRef, ActorStatus, MessagingErr, SupervisionEvent};
@@ -20,8 +20,11 @@ use tokio::sync::{oneshot, watch};
 use crate::account::status::RunStatus;
 use crate::context::RunContext;
 use crate::fleet::device_manager::DeviceManager;
+use crate::fleet::launcher::{Engines, load_frame};
 use crate::flow::endpoints::Endpoints;
-use crate::messages::{DeviceMsg, LimitReached, PipelineEnd, PipelineMsg, RootMsg, Stopped};
+use crate::messages::{
+    DeviceMsg, LimitReached, PipelineEnd, PipelineMsg, Replacement, ReplacementEnds, RootMsg, Stopped,
+};
 use crate::tasks::actor::{Tasks, TasksActorArgs, TasksEnd, TasksMsg, TasksProblem};
 use crate::tasks::earlier::KnownTasks;
 use crate::tasks::part_schedule;
@@ -175,6 +178,7 @@ impl Actor for RunRoot {
                 let grace = state.context.plan.limits.grace.max(of_tasks.unwrap_or_default());
                 state.grace.get_or_insert_with(|| me.send_after(grace, || RootMsg::GraceOver));
             }
+            RootMsg::ReplaceWorkers(engines, ended) => state.replace_workers(engines, &ended),
             RootMsg::Look => {
                 state.look();
                 state.look_for_a_bug();
@@ -223,6 +227,26 @@ impl RootState {
     fn look(&self) {
         self.context.watch.note_silence(self.context.clock.now());
         self.publish.send_replace(RunStatus::now(&self.context));
+    }
+
+    /// Devices that are gone tell nothing, and their stages have ended.
+    fn replace_workers(&self, engines: Engines, ended: &ReplacementEnds) {
+        let plan = &self.context.plan;
+        for (stage, batch) in plan.batch_stages() {
+            for workers in batch.workers.iter().filter(|workers| workers.count > 0) {
+                let device = &plan.devices[workers.device.index()].spec.kind;
+                let engine = engines.get(&stage).cloned().ok_or_else(|| "it has no engine".to_owned());
+                let replacement = engine.and_then(|engine| {
+                    let load = load_frame(&*engine, batch, device, workers.threads)?;
+                    Ok(Replacement { stage, engine, load, ended: ended.clone() })
+                });
+                match replacement {
+                    Ok(of) => drop(self.devices[workers.device.index()].cast(DeviceMsg::Replace(of))),
+                    Err(why) => drop(ended.send(Err(why))), // Nobody waits any more.
+                }
+            }
+        }
+        *locked(&self.context.engines) = engines;
     }
 
     fn stop_pipelines(&self, message: impl Fn() -> PipelineMsg) {

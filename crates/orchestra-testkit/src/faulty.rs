@@ -8,6 +8,7 @@
 //! | `garbage` | says hello, then sends bytes that are no frame |
 //! | `never-hello` | keeps the socket open and says nothing on it; a line on standard error tells when |
 //! | `load-failed` | reports that the model cannot be loaded, for good |
+//! | `room:N` | has no memory to load where N others that share `ORCHESTRA_FAULT_ROOM`, a folder, live |
 //! | `stubborn` | serves well, but ends neither when it is asked to nor on SIGTERM |
 //!
 //! With `ORCHESTRA_FAULT_ONCE=PATH` only the first process misbehaves, the one that manages to create the file `PATH`.
@@ -34,11 +35,13 @@ pub use loader::{LOADER_FAULT, LOADER_FAULT_ONCE, LOADER_FAULTS};
 pub const FAULT: &str = "ORCHESTRA_FAULT";
 /// The variable that names the file which the process that misbehaves creates.
 pub const FAULT_ONCE: &str = "ORCHESTRA_FAULT_ONCE";
+/// The variable that names the folder of those that share memory.
+pub const FAULT_ROOM: &str = "ORCHESTRA_FAULT_ROOM";
 /// What `never-hello` writes to standard error before it falls silent.
 pub const SILENT: &str = "not saying hello, as asked";
 
 /// All names of the table.
-const NAMES: &str = "none hang-on-batch abort-at-load slow garbage never-hello load-failed stubborn";
+const NAMES: &str = "none hang-on-batch abort-at-load slow garbage never-hello load-failed room stubborn";
 
 /// One way to misbehave; see the module's table.
 #[derive(Debug, Clone)]

@@ -9,14 +9,14 @@ use orchestra_core::collect::Part;
 use orchestra_core::data::{Column, ItemError, OwnedRow, OwnedValue, Schema};
 use orchestra_core::row_bytes::StoredValue;
 use orchestra_kinds::{read_reply, reply_json};
-use orchestra_launch::{StartOptions, run_options};
+use orchestra_launch::run_options;
 use orchestra_plan::{Json, Plan};
 use orchestra_runtime::{ReplyRecord, Request, RequestContent, RequestFlow, RequestFlowOptions};
 
 use crate::environment::{Orchestra, blocking};
 use crate::error::{RequestError, StartError};
 use crate::run::Status;
-use crate::served::{Answers, FlowTree, Served, Terms, request_settings, served_methods};
+use crate::served::{Answers, FlowTree, PlannedFlow, Served, Terms, request_settings, served_methods};
 use crate::workflow::Workflow;
 
 /// Requests that may be without an answer, where nothing is said.
@@ -140,15 +140,11 @@ impl FlowBuilder {
     /// See [`StartError`]. Nothing runs then.
     pub async fn start(self) -> Result<Flow, StartError> {
         let Self { orchestra, workflow, queue } = self;
-        let start = move || -> BoxFuture<'static, Result<ServedGraph, StartError>> {
+        let plan = move || -> BoxFuture<'static, Result<PlannedFlow, StartError>> {
             let (orchestra, workflow) = (orchestra.clone(), workflow.clone());
-            Box::pin(async move {
-                let of = orchestra.clone();
-                let plan = blocking(move || of.plan(&workflow, None)).await?;
-                ServedGraph::start(&orchestra, plan, queue).await
-            })
+            Box::pin(blocking(move || plan_flow(&orchestra, orchestra.plan(&workflow, None)?, queue)))
         };
-        Ok(Flow(Served::start(start).await?))
+        Ok(Flow(Served::start(plan).await?))
     }
 }
 
@@ -166,29 +162,8 @@ pub(crate) struct ServedGraph {
 }
 
 impl Answers for ServedGraph {
-    fn flow(&self) -> &RequestFlow {
-        &self.flow
-    }
-}
-
-/// Finds what the workers need, and starts the tree.
-pub(crate) async fn start_flow(
-    orchestra: &Orchestra,
-    plan: Plan,
-    most_requests: usize,
-) -> Result<RequestFlow, StartError> {
-    let start: StartOptions = orchestra.start_options();
-    let (plan, run) = blocking(move || {
-        let library = start.library(&plan)?;
-        let run = run_options(start, &plan, library.as_ref())?;
-        Ok((plan, run))
-    })
-    .await?;
-    Ok(RequestFlow::start(plan, RequestFlowOptions { run, most_requests }).await?)
-}
-
-impl ServedGraph {
-    async fn start(orchestra: &Orchestra, plan: Plan, queue: usize) -> Result<Self, StartError> {
+    fn of(flow: RequestFlow) -> Self {
+        let plan = flow.plan();
         let sinks = plan.sinks.iter().map(|sink| {
             let column = |(read, name): (&orchestra_plan::ColumnRef, &String)| Column {
                 name: name.clone(),
@@ -198,9 +173,27 @@ impl ServedGraph {
             Arc::new(ReplySink { name: sink.name.clone(), schema })
         });
         let sinks = sinks.collect();
-        Ok(Self { flow: start_flow(orchestra, plan, queue).await?, sinks })
+        Self { flow, sinks }
     }
 
+    fn flow(&self) -> &RequestFlow {
+        &self.flow
+    }
+}
+
+/// Finds what the workers need. Blocks.
+pub(crate) fn plan_flow(
+    orchestra: &Orchestra,
+    plan: Plan,
+    most_requests: usize,
+) -> Result<PlannedFlow, StartError> {
+    let start = orchestra.start_options();
+    let library = start.library(&plan)?;
+    let run = run_options(start, &plan, library.as_ref())?;
+    Ok(PlannedFlow { plan, options: RequestFlowOptions { run, most_requests } })
+}
+
+impl ServedGraph {
     /// The item as the source takes it, its columns in their order.
     fn request(&self, item: &Item) -> Result<Request, RequestError> {
         let content = match &item.content {

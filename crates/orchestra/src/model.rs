@@ -11,14 +11,14 @@ use orchestra_core::data::{Column, ColumnType, Schema, Value};
 use orchestra_core::row_bytes::StoredValue;
 use orchestra_kinds::read_reply;
 use orchestra_plan::tree::{Table, Toml};
-use orchestra_plan::{ModelTables, Plan, model_tables};
+use orchestra_plan::{ModelTables, Plan, model_tables, toml_key};
 use orchestra_runtime::{Admitted, ReplyRecord, RequestFlow};
 
 use crate::environment::{Orchestra, blocking};
 use crate::error::{RequestError, StartError};
-use crate::flow::{QUEUE, start_flow};
+use crate::flow::{QUEUE, plan_flow};
 use crate::run::Status;
-use crate::served::{Answers, FlowTree, Served, Terms, request_settings, served_methods};
+use crate::served::{Answers, FlowTree, PlannedFlow, Served, Terms, request_settings, served_methods};
 use crate::tensor::{Tensor, TensorInfo, Tensors};
 use crate::workflow::{SettingValue, Workflow, WorkflowError};
 
@@ -31,6 +31,7 @@ pub struct ModelBuilder {
     /// Where a workflow file says more of it.
     base: Option<(Workflow, ModelTables)>,
     shapes: Vec<(String, Vec<usize>)>,
+    constants: Vec<(String, SettingValue)>,
     set: Vec<(String, SettingValue)>,
     devices: Option<Vec<String>>,
     queue: usize,
@@ -58,6 +59,7 @@ impl ModelBuilder {
             file,
             base: None,
             shapes: Vec::new(),
+            constants: Vec::new(),
             set: Vec::new(),
             devices: None,
             queue: QUEUE,
@@ -86,6 +88,13 @@ impl ModelBuilder {
     /// The shape of a row of this input, where the model file leaves a dimension beside the batch open.
     pub fn shape(mut self, input: &str, row: impl Into<Vec<usize>>) -> Self {
         self.shapes.push((input.to_owned(), row.into()));
+        self
+    }
+
+    /// The value of an input that is the same for all rows: requests bring no tensor for it, and workers get it once, with the model. A number, a `bool` or a
+    /// text fills the input; a list as deep as the input has dimensions is all of it, and one that is one less deep is what each row has.
+    pub fn constant(mut self, input: &str, value: impl Into<SettingValue>) -> Self {
+        self.constants.push((input.to_owned(), value.into()));
         self
     }
 
@@ -127,15 +136,11 @@ impl ModelBuilder {
     /// # Errors
     /// See [`StartError`]. Nothing runs then.
     pub async fn start(self) -> Result<Model, StartError> {
-        let start = move || -> BoxFuture<'static, Result<ServedModel, StartError>> {
+        let plan = move || -> BoxFuture<'static, Result<PlannedFlow, StartError>> {
             let builder = self.clone();
-            Box::pin(async move {
-                let (orchestra, queue) = (builder.orchestra.clone(), builder.queue);
-                let plan = blocking(move || builder.plan()).await?;
-                Ok(ServedModel::new(start_flow(&orchestra, plan, queue).await?))
-            })
+            Box::pin(blocking(move || plan_flow(&builder.orchestra, builder.plan()?, builder.queue)))
         };
-        Ok(Model(Served::start(start).await?))
+        Ok(Model(Served::start(plan).await?))
     }
 
     /// Plans the stage `model`, between a source of its inputs and a sink of its outputs.
@@ -144,8 +149,11 @@ impl ModelBuilder {
         let shown = path.display();
         let file = orchestra_plan::read_model(&path);
         let file = file.map_err(|error| StartError::Options(format!("model `{shown}`: {error}")))?;
-        let texts = file.signature.text_inputs.iter().map(|text| (text.name.as_str(), "text".to_owned()));
-        let numbers = file.signature.inputs.iter().map(|input| self.column(input));
+        let is_fed = |name: &str| self.constants.iter().all(|(constant, _)| constant != name);
+        let texts = file.signature.text_inputs.iter().filter(|text| is_fed(&text.name));
+        let texts = texts.map(|text| (text.name.as_str(), "text".to_owned()));
+        let numbers = file.signature.inputs.iter().filter(|input| is_fed(&input.name));
+        let numbers = numbers.map(|input| self.column(input));
         let inputs: Vec<(&str, String)> = numbers.chain(texts.map(Ok)).collect::<Result<_, _>>()?;
         if let Some((name, _)) = self.shapes.iter().find(|(name, _)| inputs.iter().all(|(of, _)| of != name))
         {
@@ -170,6 +178,10 @@ impl ModelBuilder {
         }
         for (key, value) in &self.set {
             workflow = workflow.set(key, value.clone());
+        }
+        for (input, value) in &self.constants {
+            // As a table, so that a text is no name of a stage.
+            workflow = workflow.set(format!("stages.model.inputs.{}.value", toml_key(input)), value.clone());
         }
         self.orchestra.plan_tables(tables(model, &inputs), &workflow)
     }
@@ -219,6 +231,14 @@ pub(crate) struct ServedModel {
 }
 
 impl Answers for ServedModel {
+    fn of(flow: RequestFlow) -> Self {
+        let plan = flow.plan();
+        let (id, _) = plan.batch_stages().next().expect("it was planned with one");
+        let outputs = plan.stages[id.index()].gives.0.iter().map(TensorInfo::of).collect();
+        let inputs = plan.sources[0].gives.0.clone();
+        Self { inputs, outputs, flow }
+    }
+
     fn flow(&self) -> &RequestFlow {
         &self.flow
     }
@@ -289,14 +309,6 @@ impl Model {
 }
 
 impl ServedModel {
-    fn new(flow: RequestFlow) -> Self {
-        let plan = flow.plan();
-        let (id, _) = plan.batch_stages().next().expect("it was planned with one");
-        let outputs = plan.stages[id.index()].gives.0.iter().map(TensorInfo::of).collect();
-        let inputs = plan.sources[0].gives.0.clone();
-        Self { inputs, outputs, flow }
-    }
-
     async fn infer(&self, name: &str, inputs: &Tensors, terms: Terms) -> Result<Tensors, RequestError> {
         let (rows, inputs) = self.check(inputs)?;
         let admitted = self.flow.admit(terms.begin()).await?;

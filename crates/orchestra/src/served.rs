@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use orchestra_core::locked;
-use orchestra_runtime::{RequestFlow, RequestTerms};
+use orchestra_plan::Plan;
+use orchestra_runtime::{RequestFlow, RequestFlowOptions, RequestTerms, StartFlowError};
 use tokio::time::Instant;
 
 use crate::error::{RequestError, StartError};
@@ -14,15 +15,25 @@ use crate::run::Status;
 
 /// A tree of actors that answers requests.
 pub(crate) trait Answers: Send + Sync + 'static {
+    fn of(flow: RequestFlow) -> Self
+    where
+        Self: Sized;
+
     fn flow(&self) -> &RequestFlow;
 }
 
-type StartServed<A> = dyn Fn() -> BoxFuture<'static, Result<A, StartError>> + Send + Sync;
+/// What a tree of actors is started with.
+pub(crate) struct PlannedFlow {
+    pub plan: Plan,
+    pub options: RequestFlowOptions,
+}
+
+type PlanFlow = dyn Fn() -> BoxFuture<'static, Result<PlannedFlow, StartError>> + Send + Sync;
 
 /// The last one that is dropped kills the processes.
 pub(crate) struct Served<A> {
     current: Mutex<Current<A>>,
-    start: Box<StartServed<A>>,
+    plan: Box<PlanFlow>,
     /// One at a time, so that there are never three.
     reloading: tokio::sync::Mutex<()>,
 }
@@ -36,11 +47,12 @@ const DRAINED: &str = "it was drained";
 
 impl<A: Answers> Served<A> {
     pub async fn start(
-        start: impl Fn() -> BoxFuture<'static, Result<A, StartError>> + Send + Sync + 'static,
+        plan: impl Fn() -> BoxFuture<'static, Result<PlannedFlow, StartError>> + Send + Sync + 'static,
     ) -> Result<Arc<Self>, StartError> {
-        let answers = Arc::new(start().await?);
+        let PlannedFlow { plan: first, options } = plan().await?;
+        let answers = Arc::new(A::of(RequestFlow::start(first, options).await?));
         let current = Mutex::new(Current { answers, is_drained: false });
-        Ok(Arc::new(Self { current, start: Box::new(start), reloading: tokio::sync::Mutex::default() }))
+        Ok(Arc::new(Self { current, plan: Box::new(plan), reloading: tokio::sync::Mutex::default() }))
     }
 
     pub fn current(&self) -> Arc<A> {
@@ -75,10 +87,29 @@ impl<A: Answers> Served<A> {
         Status::of(&self.current().flow().snapshots().borrow())
     }
 
-    /// Starts a successor, which takes all requests from then on, and ends the one in use when its last request has its end.
+    /// Starts a successor, which takes all requests from then on, and ends the one in use when its last request has its end. Where a device has no memory
+    /// for both, the one in use gets the workers of the successor, if these can read its rows.
     pub async fn reload(&self) -> Result<(), StartError> {
         let _turn = self.reloading.lock().await;
-        let successor = Arc::new((self.start)().await?);
+        let PlannedFlow { plan, options } = (self.plan)().await?;
+        let successor = match RequestFlow::start(plan.clone(), options.clone()).await {
+            Err(StartFlowError::NoMemory(why)) => {
+                let current = self.current();
+                if !current.flow().plan().differs_by_models_alone(&plan) {
+                    let why = format!(
+                        "{why}; there is no memory for both, and workers cannot be replaced one by one, since more than files of models has changed"
+                    );
+                    return Err(StartError::workers(why));
+                }
+                tracing::info!(%why, "there is no memory for both: workers are replaced one by one");
+                return current
+                    .flow()
+                    .replace_workers(options.run.engines)
+                    .await
+                    .map_err(StartError::workers);
+            }
+            started => Arc::new(A::of(started?)),
+        };
         let before = {
             let mut current = locked(&self.current);
             if current.is_drained {
@@ -174,7 +205,8 @@ macro_rules! served_methods {
         }
 
         /// Reads its file again and starts it anew beside the one in use. The new one takes all requests from then on, and the old one ends with its last
-        /// request. Returns when that has ended.
+        /// request. Where a device has no memory for both, and files of models alone have changed, workers are replaced one by one. Returns when the last
+        /// of the old ones has ended.
         ///
         /// # Errors
         /// The new one does not start. Then the old one goes on.

@@ -103,6 +103,13 @@ impl From<f64> for SettingValue {
     }
 }
 
+impl From<f32> for SettingValue {
+    fn from(value: f32) -> Self {
+        // As few digits as tell it from other floats of its type.
+        Self(format!("{value:?}"))
+    }
+}
+
 impl From<&str> for SettingValue {
     fn from(text: &str) -> Self {
         // A string of JSON is one of TOML.

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Once};
 
-use orchestra_core::StageId;
+use orchestra_core::{StageId, locked};
 use orchestra_plan::BatchPlan;
 use orchestra_worker::arena::Arena;
 use ractor::concurrency::JoinHandle;
@@ -60,12 +60,13 @@ impl BatchStage {
         let plan = &context.plan;
         let stage = &plan.stages[id.index()];
         // `Prepared::start` and `RequestFlow::start` have checked that there is an engine.
-        let (Some(batch), Some(engine)) = (stage.batch(), context.options.engines.get(&id)) else {
+        let engine = locked(&context.engines).get(&id).cloned();
+        let (Some(batch), Some(engine)) = (stage.batch(), engine) else {
             return Err(format!("stage `{}` has no engine; this is a bug", stage.name));
         };
         for workers in batch.workers.iter().filter(|w| w.count > 0) {
             let device = &plan.devices[workers.device.index()].spec.kind;
-            let load = load_frame(&**engine, batch, device, workers.threads)
+            let load = load_frame(&*engine, batch, device, workers.threads)
                 .map_err(|why| format!("stage `{}`: {why}", stage.name))?;
             let serve = ServeStage {
                 stage: id,
@@ -73,7 +74,7 @@ impl BatchStage {
                 pipeline: plan.pipelines[stage.pipeline.index()].name.clone(),
                 batcher: self.batcher.clone(),
                 pool: Arc::clone(&self.pool),
-                engine: Arc::clone(engine),
+                engine: Arc::clone(&engine),
                 load,
                 workers: workers.count,
                 recycle: batch.recycle,

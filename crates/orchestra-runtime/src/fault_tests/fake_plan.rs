@@ -21,7 +21,8 @@ pub fn plan_of(stage: &Stage) -> Plan {
 
 /// The same, of which the items are requests for rows of the model.
 pub fn plan_of_requests(stage: &Stage) -> Plan {
-    let host = fake::FakeHost { devices: stage.devices, dynamic: stage.dynamic, memory: 80 << 30 };
+    let memory = stage.gpus.as_ref().map_or(80 << 30, |gpus| gpus.total);
+    let host = fake::FakeHost { devices: stage.devices, dynamic: stage.dynamic, memory };
     let flow = WorkflowFile::new().source("items", "request", "columns = { x = 'f32[1, 1, 1]' }");
     let flow = read(flow, stage, "items").sink("all", "reply", "read");
     fake::plan_of(&settings(flow, stage), &host)

@@ -4,6 +4,7 @@
 mod cores;
 mod deaths;
 mod loads;
+mod replacement;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
 
+use self::replacement::ReplacementUnderWay;
 use crate::account::stats::DeviceStats;
 use crate::context::RunContext;
 use crate::events::WorkerEvent;
@@ -76,11 +78,14 @@ struct ServedStage {
     busy: BusyWindow,
     /// A place was given up, so none is added.
     is_refused: bool,
+    replacement: Option<ReplacementUnderWay>,
 }
 
 struct ManagedWorker {
     /// By its place in the table.
     at: usize,
+    /// What it was started with.
+    serve: Arc<ServeStage>,
     orders: WorkerOrders,
     ready_since: Option<Duration>,
 }
@@ -127,6 +132,7 @@ impl Actor for DeviceManager {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             DeviceMsg::Serve(serve) => state.serve(&me, serve),
+            DeviceMsg::Replace(replacement) => state.replace(replacement),
             DeviceMsg::Begin => {
                 for serve in state.held.take().unwrap_or_default() {
                     state.serve(&me, serve);
@@ -167,7 +173,14 @@ impl DeviceState {
         let worker_places = WorkerPlaces::new(serve.workers, self.args.context.options.restart);
         let stage = serve.stage;
         let busy = BusyWindow::default();
-        self.served.push(ServedStage { stage, serve: Some(serve), worker_places, busy, is_refused: false });
+        self.served.push(ServedStage {
+            stage,
+            serve: Some(serve),
+            worker_places,
+            busy,
+            is_refused: false,
+            replacement: None,
+        });
         match &mut self.load_order {
             // It starts them when it is their turn.
             Some(order) => order.served(stage),
@@ -251,15 +264,16 @@ impl DeviceState {
             worker,
             device: self.args.device,
             instead_of: instead_of.map(|old| old.worker),
-            serve,
+            serve: Arc::clone(&serve),
             manager: me.clone(),
         });
-        self.workers.insert(worker, ManagedWorker { at, orders, ready_since: None });
+        self.workers.insert(worker, ManagedWorker { at, serve, orders, ready_since: None });
         self.served[at].worker_places.joined(worker, role);
     }
 
     /// Whatever has happened, something else may have become possible.
     fn go_on(&mut self, me: &ActorRef<DeviceMsg>) {
+        self.go_on_with_replacements(me);
         self.go_on_with_loads(me);
         if self.shutting_down && self.workers.is_empty() {
             (self.args.ended)(self.args.device);

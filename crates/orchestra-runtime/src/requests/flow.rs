@@ -2,15 +2,17 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures::future::BoxFuture;
 use orchestra_core::data::{OwnedRow, OwnedValue, Value, with_values};
-use orchestra_core::{Failure, SourceId};
+use orchestra_core::{Failure, SourceId, locked};
 use orchestra_plan::{Origin, Plan};
 use orchestra_worker::loader::events::LARGEST_REQUEST;
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, SpawnErr};
 use thiserror::Error;
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
@@ -21,6 +23,7 @@ use crate::account::meter::{Meter, RunObserver};
 use crate::account::status::RunStatus;
 use crate::context::{RunContext, RunOptions};
 use crate::fleet::device_watch::DeviceWatcher;
+use crate::fleet::launcher::Engines;
 use crate::fleet::live_workers::LiveWorker;
 use crate::flow::chain::{Chain, Outcome};
 use crate::flow::ticket::RequestContent;
@@ -52,6 +55,9 @@ pub enum StartFlowError {
     /// No worker could be started, or there is no memory for its batches.
     #[error("{0}")]
     NoDevice(String),
+    /// The same, because a model does not fit into the memory of a device.
+    #[error("{0}")]
+    NoMemory(String),
     #[error("the flow cannot be started: {0}")]
     Io(#[from] io::Error),
     #[error("the flow cannot be started: {0}; this is a bug")]
@@ -166,8 +172,9 @@ impl RequestFlow {
         match flow.requests.started().await {
             Ok(()) => Ok(flow),
             Err(why) => {
+                let lacks_memory = flow.requests.context.lacks_memory.load(Ordering::Relaxed);
                 flow.close().await;
-                Err(StartFlowError::NoDevice(why))
+                Err(if lacks_memory { StartFlowError::NoMemory(why) } else { StartFlowError::NoDevice(why) })
             }
         }
     }
@@ -275,6 +282,31 @@ impl RequestFlow {
                 Err(ProcessError::Input(format!("source `{name}` takes a file, and no columns")))
             }
         }
+    }
+
+    /// Gives each batch stage workers of these engines, one place after the other, while the others serve: for a device that has no memory for both. Where one
+    /// cannot be loaded, all are the old ones again.
+    ///
+    /// # Errors
+    /// Why a new one cannot be loaded.
+    pub async fn replace_workers(&self, engines: Engines) -> Result<(), String> {
+        let before = locked(&self.requests.context.engines).clone();
+        let end = self.order_workers(engines).await;
+        if end.is_err() {
+            // Other devices may have the new ones.
+            self.order_workers(before).await?;
+        }
+        end
+    }
+
+    async fn order_workers(&self, engines: Engines) -> Result<(), String> {
+        let (ended, mut ends) = unbounded_channel();
+        drop(self.root.0.cast(RootMsg::ReplaceWorkers(engines, ended))); // A root that is gone has ended.
+        let mut all = Ok(());
+        while let Some(end) = ends.recv().await {
+            all = all.and(end);
+        }
+        all
     }
 
     /// Kills the workers. Requests without an answer, and all later ones, get [`ProcessError::Over`] with this reason.

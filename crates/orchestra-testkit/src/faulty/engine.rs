@@ -1,20 +1,32 @@
 //! The engine of the misbehaving worker: copies inputs to outputs, and does what its fault says. It loads no runtime.
 
+use std::fs::File;
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use orchestra_core::SandboxMode;
+use orchestra_core::{ErrorClass, SandboxMode};
 use orchestra_worker::arena::{RangeError, WorkerArena};
 use orchestra_worker::frames::{BatchRun, DynamicOutput, Load, RunErrorKind, RunTiming};
 use orchestra_worker::{Engine, EngineRunError, LoadError, Loaded, Sandbox, Stream, WORKER_SOCKET_FD};
 
-use super::{Fault, sleep_for_ever};
+use super::{FAULT_ROOM, Fault, sleep_for_ever};
 
 pub(super) struct FaultyEngine {
     shared: Arc<Shared>,
     streams: usize,
+    /// Locked as long as the process lives.
+    room: Option<File>,
+}
+
+/// A file of its own, of so many that all share.
+fn room_in_folder(n: u64) -> Option<File> {
+    let folder = PathBuf::from(std::env::var_os(FAULT_ROOM)?);
+    let lock =
+        |nth| File::create(folder.join(format!("room-{nth}"))).ok().filter(|file| file.try_lock().is_ok());
+    (0..n).find_map(lock)
 }
 
 /// What all streams of a worker have in common.
@@ -41,6 +53,12 @@ impl Engine for FaultyEngine {
         }
         if fault.is("load-failed") {
             return Err(LoadError::permanent("the test worker was asked not to load".to_owned()));
+        }
+        if fault.is("room") {
+            self.room = Some(room_in_folder(fault.number).ok_or_else(|| LoadError {
+                class: ErrorClass::Overload,
+                error: "the test worker finds no memory beside the others".to_owned(),
+            })?);
         }
         if fault.is("garbage") {
             // SAFETY: the worker's protocol keeps this descriptor open as long as the process lives.
@@ -85,7 +103,7 @@ impl Stream for FaultyStream {
 impl FaultyEngine {
     pub(super) fn new(fault: Fault) -> Self {
         let shared = Shared { fault, arena: OnceLock::new(), runs: AtomicU64::new(0) };
-        Self { shared: Arc::new(shared), streams: 1 }
+        Self { shared: Arc::new(shared), streams: 1, room: None }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the death of a worker means for its place: another one, a pause before it, or none.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use orchestra_core::restart::Death;
@@ -24,8 +25,9 @@ impl DeviceState {
         if self.shutting_down || serve.is_none() {
             return;
         }
+        let exit = if self.refuses_replacement(&gone, end) { &WorkerExit::Clean } else { &end.exit };
         let jitter = jitter(&self.args.context.run_id, worker);
-        let death = Death { exit: &end.exit, progressed: end.progressed, bisecting: end.bisecting, jitter };
+        let death = Death { exit, progressed: end.progressed, bisecting: end.bisecting, jitter };
         let now = self.args.context.clock.now();
         let healthy_time = self.healthy_time(self.served[at].stage, &gone, &end.exit, now);
         let worker_places = &mut self.served[at].worker_places;
@@ -79,6 +81,7 @@ impl DeviceState {
                 context.stats.stage(self.served[at].stage).added.sub(1);
             }
             PlaceOrder::Parked { left: 0 } => {
+                context.lacks_memory.fetch_or(does_not_fit, Ordering::Relaxed);
                 drop(serve.batcher.cast(BatcherMsg::DeviceGone { device: id, why }));
                 self.served[at].serve = None;
             }
