@@ -5,13 +5,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a benchmark ends at the first surprise")]
 
+mod bare;
+
 use std::collections::HashMap;
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -31,63 +30,22 @@ const ROUNDS_OF_A_TEST: usize = 40;
 /// Side of the picture in pixels: decoding it takes far longer than a round trip, so that batches come one at a time and find the
 /// worker waiting. Decoding stands aside meanwhile: see [`let_loaders_stand_aside`].
 const SIDE: u32 = 512;
-/// Bytes of a `Run` frame with a trace context, about.
-const FRAME: usize = 64;
 
 fn main() -> ExitCode {
     orchestra_launch::run_if_worker();
-    if std::env::args().nth(1).as_deref() == Some("echo") {
-        return echo();
+    if let Some(end) = bare::echo() {
+        return end;
     }
-    // `cargo bench` adds it.
-    let is_bench = std::env::args().any(|argument| argument == "--bench");
-    if !is_bench && std::env::args().len() > 1 {
-        return ExitCode::SUCCESS; // `cargo test` looks for a certain test, or lists them.
-    }
+    let Some(is_bench) = bare::is_measured() else { return ExitCode::SUCCESS };
     let rounds = if is_bench { ROUNDS } else { ROUNDS_OF_A_TEST };
-    let before = bare_socket(rounds);
+    let before = bare::socket(rounds / 2);
     let mut batches = one_batch_at_a_time(rounds);
-    let after = bare_socket(rounds);
+    let after = bare::socket(rounds / 2);
     let mut bare: Vec<Duration> = before.into_iter().chain(after).collect();
-    println!("{:<52} {:>9} {:>9} {:>9}", "round trip, microseconds", "p50", "p90", "p99");
-    print_row("bare socket, two processes, 64 bytes", &mut bare);
-    print_row("empty batch: batcher -> worker -> batcher", &mut batches);
+    bare::print_head("round trip, microseconds");
+    bare::print_row("bare socket, two processes, 64 bytes", &mut bare);
+    bare::print_row("empty batch: batcher -> worker -> batcher", &mut batches);
     ExitCode::SUCCESS
-}
-
-fn print_row(name: &str, times: &mut [Duration]) {
-    times.sort_unstable();
-    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize].as_nanos() as f64 / 1e3;
-    println!("{name:<52} {:>9.1} {:>9.1} {:>9.1}", at(0.5), at(0.9), at(0.99));
-}
-
-/// The other side of the bare socket.
-fn echo() -> ExitCode {
-    let mut socket = UnixStream::from(rustix::io::dup(std::io::stdin()).unwrap());
-    let mut frame = [0; FRAME];
-    while socket.read_exact(&mut frame).is_ok() && socket.write_all(&frame).is_ok() {}
-    ExitCode::SUCCESS
-}
-
-fn bare_socket(rounds: usize) -> Vec<Duration> {
-    let (mut ours, theirs) = UnixStream::pair().unwrap();
-    let program = std::env::current_exe().unwrap();
-    let mut child =
-        Command::new(program).arg("echo").stdin(Stdio::from(OwnedFd::from(theirs))).spawn().unwrap();
-    let mut frame = [7; FRAME];
-    let mut round = || {
-        let start = Instant::now();
-        ours.write_all(&frame).unwrap();
-        ours.read_exact(&mut frame).unwrap();
-        start.elapsed()
-    };
-    for _ in 0..rounds / 4 {
-        round();
-    }
-    let times = (0..rounds / 2).map(|_| round()).collect();
-    drop(ours);
-    child.wait().unwrap();
-    times
 }
 
 /// A run in which nothing queues: from "batch sent" to "batch done", less the time that the engine takes to bind and run the model.

@@ -7,8 +7,11 @@ mod common;
 
 mod actor;
 mod flow;
+mod host;
 mod model;
+mod reload;
 mod run;
+mod storm;
 
 use orchestra::{Orchestra, OrchestraBuilder};
 use orchestra_launch::StartOptions;

@@ -9,7 +9,7 @@ use std::fs;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use orchestra_core::DType;
@@ -391,10 +391,8 @@ pub fn audited(test: impl Future<Output = ()>) {
 /// test. Only means something where every test of the program is run by it.
 #[track_caller]
 pub fn audited_without_runtime(test: impl FnOnce()) {
-    static ALONE: Mutex<()> = Mutex::new(());
     static OPENED_ONCE: Once = Once::new();
-    // A test that failed before this one is no reason to fail, too.
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     OPENED_ONCE.call_once(|| {
         // Signals and drivers: opened by the first child of the program, and kept.
         host().block_on(async {
@@ -408,6 +406,13 @@ pub fn audited_without_runtime(test: impl FnOnce()) {
     let before = Holdings::now();
     test();
     none_left("this program", || before.leaked_since());
+}
+
+/// Waits until no test of this program is audited: for what stays open as long as the program.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // A test that failed before this one is no reason to fail, too.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn host() -> tokio::runtime::Runtime {
