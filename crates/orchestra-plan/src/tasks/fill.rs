@@ -106,8 +106,7 @@ impl<'a> Fill<'a> {
         without_nul(filled, span, cx)
     }
 
-    /// Fills a shell command, in which each value is one word. A value with characters that the shell interprets is given in a variable: see
-    /// [`shell`].
+    /// Fills a shell command, in which each value is one word. Values that a shell would interpret are given in variables: see [`shell`].
     pub fn shell(&mut self, text: &Spanned<String>, cx: &mut Cx<'_>) -> Result<String, Reported> {
         let mut filled = String::new();
         for part in parts(&text.value) {
@@ -364,8 +363,7 @@ impl<'a> Fill<'a> {
             .fail()
     }
 
-    /// A late value. With `results`, the text that they have for it; in a command, its placeholder, which is replaced before the command starts.
-    /// `others` are whom it waits for, such as "`train` has".
+    /// A late value: in a command its placeholder, which is replaced before the command starts. `others` are whom it waits for: "`train` has".
     fn late(
         &mut self,
         of: ValueOwner,
@@ -379,8 +377,7 @@ impl<'a> Fill<'a> {
                 Some(value) => value,
                 None => {
                     self.unknown.push(placeholder.to_owned());
-                    // Stands in until the task has ended: the tables that use it are only checked, and planned again before they run. 1 is
-                    // within the range of most settings.
+                    // Tables that use it are only checked now, and planned again before they run. Most settings may be 1.
                     "1".to_owned()
                 }
             },
