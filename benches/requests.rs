@@ -57,8 +57,9 @@ fn main() -> ExitCode {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let folder = tempfile::tempdir().unwrap();
         let orchestra = Orchestra::builder().build().await.unwrap();
-        one_caller(&amount, folder.path(), &orchestra).await;
-        many_callers(&amount, &orchestra).await;
+        let environment = environment();
+        one_caller(&amount, folder.path(), &orchestra, &environment).await;
+        many_callers(&amount, &orchestra, &environment).await;
         waiting(&amount, folder.path(), &orchestra).await;
     });
     ExitCode::SUCCESS
@@ -81,19 +82,22 @@ async fn graph(orchestra: &Orchestra, file: &Path) -> Flow {
     orchestra.flow(workflow).start().await.unwrap()
 }
 
-/// The model in this process, on one thread, as a worker has it.
-fn session(file: &Path) -> Session {
+/// ONNX Runtime in this process, which has one environment.
+fn environment() -> Environment {
     let request = LibraryRequest { flavor: Flavor::Cpu, explicit: None, offline: false };
     let library = find_or_fetch(&request, &Env::from_process(), &mut Silent).unwrap();
-    let environment: Environment =
-        ort::init_from(&library.path).unwrap().with_name("bench").with_telemetry(false).build().unwrap();
-    let builder = Session::builder(&environment).unwrap();
+    ort::init_from(&library.path).unwrap().with_name("bench").with_telemetry(false).build().unwrap()
+}
+
+/// The model in this process, on one thread, as a worker has it.
+fn session(environment: &Environment, file: &Path) -> Session {
+    let builder = Session::builder(environment).unwrap();
     builder.with_intra_threads(1).unwrap().commit_from_file(file).unwrap()
 }
 
-async fn one_caller(amount: &Amount, folder: &Path, orchestra: &Orchestra) {
+async fn one_caller(amount: &Amount, folder: &Path, orchestra: &Orchestra, environment: &Environment) {
     let file = models::identity(folder, DType::F32, &[TINY]).unwrap();
-    let (mut session, model) = (session(&file), model(orchestra, &file, 1024).await);
+    let (mut session, model) = (session(environment, &file), model(orchestra, &file, 1024).await);
     let graph = graph(orchestra, &file).await;
     let row = || vec![1.0_f32; TINY];
     let [mut sockets, mut runs, mut infers, mut processes] = [const { Vec::new() }; 4];
@@ -134,8 +138,8 @@ fn digits() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/digits.onnx")
 }
 
-async fn many_callers(amount: &Amount, orchestra: &Orchestra) {
-    let (mut session, model) = (session(&digits()), model(orchestra, &digits(), 1024).await);
+async fn many_callers(amount: &Amount, orchestra: &Orchestra, environment: &Environment) {
+    let (mut session, model) = (session(environment, &digits()), model(orchestra, &digits(), 1024).await);
     let mut ratios = Vec::new();
     println!("{CALLERS} callers, rows of `digits` per second");
     for _ in 0..amount.turns {
