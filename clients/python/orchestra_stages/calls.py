@@ -34,8 +34,9 @@ class Room:
         self.bytes += n_bytes
         self.values += 1
         if self.bytes > self.most or self.values > _MOST_VALUES:
-            most = f"{self.most >> 20} MiB" if self.bytes > self.most else f"{_MOST_VALUES} values"
-            why = f"its outputs of open shape have more than {most}, which are there for a batch"
+            if self.values > _MOST_VALUES:
+                raise BatchError(f"a list may have {_MOST_VALUES} values, and it gives more: make parts of it", TOO_LARGE)
+            why = f"its outputs of open shape have more than {self.most >> 20} MiB, which are there for a batch"
             raise BatchError(f"{why}; raise `limits.memory`, or give less for each row", TOO_LARGE)
 
 
@@ -222,7 +223,12 @@ def _bytes(output: Column, value: Any) -> bytes:
 
 def _picture(output: Column, value: Any) -> np.ndarray:
     """`uint8 [height, width, 3 or 1]`, of such an array, one without channels, or a picture of Pillow."""
+    mode = getattr(value, "mode", None)  # Of Pillow.
+    if isinstance(mode, str) and mode not in ("RGB", "L"):
+        raise ValueError(f'output `{output.name}` is a picture of mode {mode}: give picture.convert("RGB"), or "L"')
     array = np.asanyarray(value)
+    if array.dtype == bool:
+        raise ValueError(f"output `{output.name}` is a picture of uint8, and is bool: white is 255")
     array = array[..., np.newaxis] if array.ndim == 2 else array
     if array.ndim != 3 or array.shape[2] not in (1, 3) or not array.size:
         why = (
@@ -321,13 +327,25 @@ def _is_plain(kind: type) -> bool:
 
 
 def _as_array(value: Any, output: Column) -> np.ndarray:
-    """Integers of Python may stand for floats that hold them."""
+    """Integers of Python may stand for floats that hold them. Raises `ValueError` where numpy has rounded one."""
     array = np.asarray(value)
     dtype = _NUMPY[output.dtype or ""]
-    if isinstance(value, (np.ndarray, np.generic)) or array.dtype.kind != "i" or dtype.kind != "f":
+    if _is_of_numpy(value):
+        return array
+    if array.dtype.kind == "f" and (abs(array) >= _EXACT).any():
+        for number in np.array(value, dtype=object).flat:
+            if isinstance(number, int) and abs(number) >= _EXACT and float(number) != number:
+                raise ValueError(f"output `{output.name}` is declared as {dtype}, which cannot hold {number}")
+    if array.dtype.kind != "i" or dtype.kind != "f":
         return array
     floats = array.astype(dtype)
     return floats if (abs(array) < _EXACT).all() and (floats == array).all() else array
+
+
+def _is_of_numpy(value: Any) -> bool:
+    """Whether its numbers have types of numpy, which are those that the script has chosen."""
+    kinds = set(map(type, value)) if isinstance(value, (list, tuple)) else {type(value)}
+    return any(issubclass(kind, (np.ndarray, np.generic)) for kind in kinds)
 
 
 def _converted(array: np.ndarray, output: Column) -> np.ndarray:

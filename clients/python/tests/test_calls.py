@@ -22,6 +22,16 @@ def give(value, of, n_rows=3):
     return array
 
 
+class PictureOf:
+    """A picture as Pillow has it: an array that does not say what its numbers stand for."""
+
+    def __init__(self, mode):
+        self.mode = mode
+
+    def __array__(self, dtype=None, copy=None):
+        return np.zeros([2, 2, 3][: 3 if self.mode in ("RGB", "HSV") else 2], "u1")
+
+
 class Arrays(unittest.TestCase):
     def test_a_declared_array_is_not_copied(self):
         array = np.ones([3, 2], "float32")
@@ -70,11 +80,20 @@ class Arrays(unittest.TestCase):
             (np.array([0, 0, 2**53 + 1]), "f64", 2),
             (np.array([2.0**60, 0, 0]), "i64", 0),
             ([0, 2**60 + 1, 0], "f64", 1),
+            ([0.5, 2**60 + 1, 0.5], "f64", 1),
         ]:
             with self.assertRaises(ItemError) as caught:
                 give(given, (dtype, []))
             self.assertEqual(caught.exception.row, row)
             self.assertIn("which cannot hold", caught.exception.why)
+
+    def test_arrays_of_a_list_are_converted_by_the_same_rule_whatever_their_shapes(self):
+        for rows in ([np.ones(2, "i8")] * 3, [np.ones(n, "i8") for n in (1, 2, 3)]):
+            with self.assertRaisesRegex((ItemError, ValueError), r'is int64: use .astype\("float32"\)'):
+                give(rows, ("f32", [None]))
+            each = call(lambda x, rows=rows: {"y": rows[x]}, {"y": ("f32", [None])}, each=True)
+            each(3, {"x": [0, 1, 2]})
+            self.assertEqual(sorted(each.failed), [0, 1, 2])
 
     def test_numbers_that_it_holds_are_converted(self):
         self.assertEqual(give(np.array([1.0, 2.0, 3.0]), ("u8", [])).tolist(), [1, 2, 3])
@@ -152,6 +171,7 @@ class TextsAndLists(unittest.TestCase):
             [(name, int(place), float(score)) for name, place, score in found[0]], [("cat", 3, 0.5), ("cat", 3, 0.25)]
         )
         self.assertEqual((found[1], np.isnan(found[2][0][2])), ([], True))
+        self.assertEqual(give([PictureOf("RGB"), PictureOf("L"), PictureOf("L")], "picture")[1].shape, (2, 2, 1))
         of = {"p": "picture", "b": "bytes", "l": "labels"}
         rows = give([[], [{"p": large, "b": b"x", "l": [label]}], []], of)[1]
         self.assertEqual((rows[0][0].shape, rows[0][1], rows[0][2][0][0]), ((2, 3, 1), b"x", "cat"))
@@ -168,6 +188,9 @@ class TextsAndLists(unittest.TestCase):
             ("picture", np.full([1, 1, 3], 256), r"cannot hold 256 at \[0, 0, 0\]"),
             ("picture", np.full([1, 1, 3], 0.5), r"cannot hold 0.5"),
             ("picture", np.ma.array(np.zeros([1, 1, 1], "u1"), mask=True), "is masked"),
+            ("picture", np.ones([2, 2], bool), "is a picture of uint8, and is bool"),
+            ("picture", PictureOf("P"), r'is a picture of mode P: give picture.convert\("RGB"\)'),
+            ("picture", PictureOf("HSV"), "is a picture of mode HSV"),
             ("bytes", "text", "declared as bytes, and is str"),
             ("bytes", np.zeros(2), r"and is ndarray: use \.tobytes\(\)"),
             ("labels", [{"label": "a"}], r"must be a dict of \['label', 'class', 'score'\], and is \['label'\]"),

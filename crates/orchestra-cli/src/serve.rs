@@ -14,6 +14,7 @@ use orchestra_serve::{Service, ServiceLimits, item_parents};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::{JoinError, JoinHandle};
 
 use crate::Failed;
 use crate::args::{ServeArgs, Verbosity};
@@ -60,8 +61,8 @@ async fn answer_until_told(
         () = signals.next() => return Ok(ExitCode::Done),
     };
     let (stop, stopped) = watch::channel(());
-    let http = listening(http, service.http(), stopped.clone(), "HTTP")?;
-    let grpc = listening(grpc, service.grpc(), stopped, "gRPC")?;
+    let mut http = listening(http, service.http(), stopped.clone())?;
+    let mut grpc = listening(grpc, service.grpc(), stopped)?;
     if !verbosity.quiet {
         let names = service.names().join("`, `");
         stderr::say_line(&format!("serving `{names}`: http://{}, gRPC at {}", http.0, grpc.0));
@@ -69,6 +70,8 @@ async fn answer_until_told(
     loop {
         tokio::select! {
             () = signals.next() => break,
+            ended = &mut http.1 => return Err(not_listening("HTTP", ended)),
+            ended = &mut grpc.1 => return Err(not_listening("gRPC", ended)),
             _ = hangup.recv() => match service.reload().await {
                 Ok(()) => tracing::info!("reloaded"),
                 Err(error) => tracing::error!(%error, "what is served goes on as it was"),
@@ -96,13 +99,19 @@ async fn listen(address: &str) -> Result<TcpListener, Failed> {
     listener.map_err(|error| Failed::new(ExitCode::TryAgain, error))
 }
 
+/// Nobody has stopped it.
+fn not_listening(what: &str, ended: Result<std::io::Result<()>, JoinError>) -> Failed {
+    let why = ended.map(|ended| ended.err().map_or_else(String::new, |error| format!(": {error}")));
+    let why = why.unwrap_or_else(|error| format!(": {error}"));
+    Failed::new(ExitCode::TryAgain, anyhow!("connections over {what} are not taken any more{why}"))
+}
+
 /// Answers connections until it is stopped, and then those requests that have begun.
 fn listening(
     listener: TcpListener,
     routes: Router,
     mut stopped: watch::Receiver<()>,
-    what: &'static str,
-) -> Result<(SocketAddr, tokio::task::JoinHandle<()>), Failed> {
+) -> Result<(SocketAddr, JoinHandle<std::io::Result<()>>), Failed> {
     let address = listener.local_addr().map_err(|error| Failed::new(ExitCode::TryAgain, error))?;
     let task = tokio::spawn(async move {
         // Answers are written whole: nothing is to be waited for.
@@ -112,9 +121,7 @@ fn listening(
             }
         });
         let stop = async move { while stopped.changed().await.is_ok() {} };
-        if let Err(error) = axum::serve(listener, routes).with_graceful_shutdown(stop).await {
-            tracing::error!(%error, "{what} ends");
-        }
+        axum::serve(listener, routes).with_graceful_shutdown(stop).await
     });
     Ok((address, task))
 }

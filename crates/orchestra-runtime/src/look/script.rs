@@ -236,7 +236,7 @@ impl ListsByScript {
                 Err(ListError::NoProcess { path: self.lister.script.clone(), reason })
             }
             LoaderDeathOutcome::Confirmed(FailureKind::Timeout, _) => Err(self.wrong(format!(
-                "has yielded nothing for {} s, ten times `limits.item_timeout`; raise that if it may take so long",
+                "has yielded nothing for {} s (ten times `limits.item_timeout`, at least 10 s); raise that if it may take so long",
                 self.patience.as_secs_f64()
             ))),
             LoaderDeathOutcome::Confirmed(_, tries) => Err(self.wrong(format!(

@@ -147,7 +147,7 @@ impl ScriptParts {
             LoaderDeathOutcome::Confirmed(FailureKind::Timeout, _) => {
                 let seconds = self.patience.as_secs_f64();
                 let what = format!(
-                    "has not returned for {seconds} s, ten times `limits.item_timeout`: raise that, or lower `rows_per_file`"
+                    "has not returned for {seconds} s (ten times `limits.item_timeout`, at least 10 s): raise that, or lower `rows_per_file`"
                 );
                 Err(self.refused(number, &what))
             }
