@@ -169,7 +169,10 @@ fn a_part_that_takes_too_long_ends_the_run() {
     let Some(python) = python() else { return };
     let place = place(python, &WRITES.replace("stop(\"before\", part)", "time.sleep(3600)"));
     place.edit("version = 1", "version = 1\nlimits.item_timeout = '1s'");
-    place.run(&[]).must_exit(75).must_say(&["has not returned for 10 s (ten times `limits.item_timeout`, at least 10 s)"]);
+    place
+        .run(&[])
+        .must_exit(75)
+        .must_say(&["has not returned for 10 s (ten times `limits.item_timeout`, at least 10 s)"]);
     place.no_process_is_left();
 }
 

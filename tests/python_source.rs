@@ -240,7 +240,10 @@ fn a_script_that_yields_nothing_for_long_is_ended() {
     let Some(python) = python() else { return };
     let place = place(python, &counts(10, "while n == 7: time.sleep(0.01)"), "");
     place.edit("version = 1", "version = 1\nlimits.item_timeout = '1s'");
-    place.run(&[]).must_exit(78).must_say(&["has yielded nothing for 10 s (ten times `limits.item_timeout`, at least 10 s)"]);
+    place
+        .run(&[])
+        .must_exit(78)
+        .must_say(&["has yielded nothing for 10 s (ten times `limits.item_timeout`, at least 10 s)"]);
     place.no_process_is_left();
 }
 
