@@ -1,12 +1,15 @@
-//! Two pipelines on one device, at priority 3 to 1, whose models compute: while both have work, the one does three items for each of the other. All is
-//! kept on one core, which the kernel shares out among their workers, and what else runs there takes from all alike.
+//! Two pipelines on one device, at priority 3 to 1, whose models compute: how many items the one does for each of the other while both have work.
+//! All is kept on one core, which the kernel shares out among their workers.
+//!
+//! `cargo bench -p orchestra-launch --bench shares`. Prints the ratios of five rounds; judges none.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+#![allow(clippy::unwrap_used, reason = "a benchmark ends at the first surprise")]
 
-#[path = "it/common/mod.rs"]
+#[path = "../crates/orchestra-launch/tests/it/common/mod.rs"]
 mod common;
 
 use std::collections::HashMap;
+use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
 use common::{AS_IT_IS, Workplace};
@@ -29,17 +32,21 @@ fn stay_on_one_core() {
     sched_setaffinity(None, &one).unwrap();
 }
 
-#[test]
-fn pipelines_that_compute_have_their_shares_by_priority_while_both_have_work() {
+fn main() -> ExitCode {
+    orchestra_launch::run_if_worker();
+    // `cargo bench` adds it: nothing is left to measure in a test.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return ExitCode::SUCCESS;
+    }
     stay_on_one_core();
-    // The kernel shares a core out over time: of one round 3.43 was seen, with a build on the same core.
-    let mut shares = [(); 5].map(|()| share());
-    shares.sort_by(|a, b| a.partial_cmp(b).unwrap());
-    assert!((2.7..=3.3).contains(&shares[2]), "{shares:?} to 1");
+    for _ in 0..5 {
+        share();
+    }
+    ExitCode::SUCCESS
 }
 
-/// Items of the first pipeline for each of the second, while both have work.
-fn share() -> f64 {
+/// Prints how many items the first pipeline does for each of the second, while both have work.
+fn share() {
     let mut place = Workplace::new();
     write_pictures(&place.path("images"), ITEMS, Kind::Png).unwrap();
     let model = models::slow_blocks(&place.models(), [1, 32, 32], STEPS).unwrap();
@@ -85,8 +92,5 @@ fn share() -> f64 {
     let both_work = &done[begin..=end];
     let of_first = both_work.iter().filter(|worker| stage_of[worker] == first).count();
     let of_second = both_work.len() - of_first;
-    let share = of_first as f64 / of_second as f64;
-    println!("{of_first} items to {of_second}: {share:.2} to 1");
-    assert!(of_first as u64 > ITEMS / 3, "{of_first} of {ITEMS}: the workers have hardly worked together");
-    share
+    println!("{of_first} items to {of_second}: {:.2} to 1", of_first as f64 / of_second as f64);
 }
