@@ -187,6 +187,8 @@ def value_of(output: Column, value: Any, room: Room) -> Any:
     if output.dtype == LIST:
         columns, rows = output.columns or [], []
         names = [column.name for column in columns]
+        if not hasattr(value, "__iter__"):
+            raise TypeError(f"output `{output.name}` must be a list of dicts of {names}, and is {type(value).__name__}")
         for row in value:  # Of a generator, each is taken in before it goes on.
             if not isinstance(row, dict) or row.keys() != set(names):
                 what = [*row] if isinstance(row, dict) else type(row).__name__
@@ -234,7 +236,7 @@ def _picture(output: Column, value: Any) -> np.ndarray:
         why = (
             f"output `{output.name}` is a picture: an array [height, width, 3], red, green and blue, or [height, width]"
         )
-        raise ValueError(f"{why}; it has the shape {[*array.shape]}")
+        raise ValueError(f"{why}; it is {f'of shape {[*array.shape]}' if array.ndim else type(value).__name__}")
     return _array_of(Column(output.name, "uint8", [None, None, None]), array)
 
 

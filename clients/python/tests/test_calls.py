@@ -148,6 +148,7 @@ class TextsAndLists(unittest.TestCase):
         for rows, why in [
             ([[], [{"nam": "a"}], []], r"must be a dict of \['name'\], and is \['nam'\]"),
             ([[], ["a"], []], "and is str"),
+            ([[], None, []], r"must be a list of dicts of \['name'\], and is NoneType"),
             ([[], [{"name": 3}], []], "output `name` is declared as text, and is int"),
         ]:
             with self.assertRaisesRegex(ItemError, "row 1: .*" + why):
@@ -182,9 +183,11 @@ class TextsAndLists(unittest.TestCase):
             (
                 "picture",
                 np.zeros([2, 2, 4], "u1"),
-                r"is a picture: an array \[height, width, 3\].*; it has the shape \[2, 2, 4\]",
+                r"is a picture: an array \[height, width, 3\].*; it is of shape \[2, 2, 4\]",
             ),
-            ("picture", np.zeros([0, 2, 3], "u1"), r"it has the shape \[0, 2, 3\]"),
+            ("picture", np.zeros([0, 2, 3], "u1"), r"it is of shape \[0, 2, 3\]"),
+            ("picture", None, "it is NoneType"),
+            ("labels", None, r"must be a list of dicts of .*, and is NoneType"),
             ("picture", np.full([1, 1, 3], 256), r"cannot hold 256 at \[0, 0, 0\]"),
             ("picture", np.full([1, 1, 3], 0.5), r"cannot hold 0.5"),
             ("picture", np.ma.array(np.zeros([1, 1, 1], "u1"), mask=True), "is masked"),
