@@ -1,5 +1,5 @@
 //! What a request costs besides the model: `infer` and `process` beside a bare `session.run` in this process and a round trip over a socket between two
-//! processes; 64 callers beside a bare loop over full batches; and the memory of requests that wait. All are measured in turns.
+//! processes; many callers beside a bare loop over full batches; and the memory of requests that wait. All are measured in turns.
 //!
 //! `cargo bench -p orchestra --bench requests`. Prints tables; judges nothing. With the tests it runs too, a few rounds only.
 
@@ -37,9 +37,10 @@ struct Amount {
 const BENCH: Amount = Amount { turns: 5, rounds: 2_000, lasts: Duration::from_secs(2), waiting: 50_000 };
 /// Measures nothing.
 const TEST: Amount = Amount { turns: 1, rounds: 20, lasts: Duration::from_millis(20), waiting: 100 };
-const CALLERS: usize = 64;
-/// Rows of a full batch.
-const BATCH: usize = 64;
+/// Two full batches: while the one runs, those who have had answers of the other ask again.
+const CALLERS: usize = 2 * BATCH;
+/// Rows of a full batch, the default for small rows on a CPU.
+const BATCH: usize = 32;
 /// Numbers of a row of the tiny model.
 const TINY: usize = 16;
 /// A row of the model `digits`.
@@ -199,10 +200,11 @@ fn held_bytes() -> u64 {
 async fn waiting(amount: &Amount, folder: &Path, orchestra: &Orchestra) {
     let file = models::slow(folder, SLOW, 2_000).unwrap();
     println!("bytes of a waiting request of {SLOW} numbers, {} at once", amount.waiting);
-    for (name, queue) in [("with a place", amount.waiting), ("waiting for one", 1)] {
-        let model = model(orchestra, &file, queue).await;
+    let models = [model(orchestra, &file, amount.waiting).await, model(orchestra, &file, 1).await];
+    // None is given back before the end: freed memory would serve the next requests, and count for nothing.
+    let mut asked = Vec::with_capacity(2 * amount.waiting);
+    for (name, model) in ["with a place", "waiting for one"].into_iter().zip(&models) {
         let before = held_bytes();
-        let mut asked = Vec::with_capacity(amount.waiting);
         for _ in 0..amount.waiting {
             let x = Tensor::new([1, SLOW], vec![1.0_f32; SLOW]).unwrap();
             let mut one = Box::pin(model.infer(x).wait().into_future());
@@ -211,7 +213,9 @@ async fn waiting(amount: &Amount, folder: &Path, orchestra: &Orchestra) {
         }
         let grown = held_bytes().saturating_sub(before);
         println!("{name:<52} {:>9}", grown / amount.waiting as u64);
-        drop(asked);
+    }
+    drop(asked);
+    for model in &models {
         model.drain().await;
     }
 }
