@@ -76,6 +76,7 @@ mod python_source;
 mod python_stage;
 mod read_text;
 mod refine;
+mod report;
 mod resume;
 mod retry;
 mod rubbish;

@@ -10,6 +10,7 @@ use orchestra_launch::plan::LogFormat;
 use tracing::level_filters::LevelFilter;
 
 use crate::help;
+use orchestra_report::shell_word;
 
 mod lab;
 mod values;
@@ -42,6 +43,8 @@ pub enum Command {
     Serve(ServeArgs),
     /// Count the items of a finished run again, from its files alone, and name what is lost, doubled or stray
     Verify(VerifyArgs),
+    /// Write a run as one page to look at and to send: what it did, what set its pace, what failed
+    Report(ReportArgs),
     /// Report every error of a workflow file, with line, caret and help
     Check(CheckArgs),
     /// Say what will run where: devices, workers, batch sizes, memory, threads, and why
@@ -195,6 +198,18 @@ pub struct VerifyArgs {
     pub json: bool,
 }
 
+/// `orchestra report`
+#[derive(Debug, Args)]
+#[command(after_help = help::REPORT)]
+pub struct ReportArgs {
+    /// The output folder of a run: one that has ended, goes on or was killed
+    #[arg(value_name = "DIR")]
+    pub output: PathBuf,
+    /// The page to write; a file that is there is replaced [default: report.html in the output folder]
+    #[arg(short = 'o', long = "page", value_name = "FILE")]
+    pub page: Option<PathBuf>,
+}
+
 /// `orchestra check`
 #[derive(Debug, Args)]
 #[command(after_help = help::CHECK, mut_arg("offline", |arg| arg.help(help::CHECK_OFFLINE).long_help(None)))]
@@ -326,16 +341,6 @@ impl Verbosity {
 pub fn resume_command(arguments: impl IntoIterator<Item = OsString>) -> String {
     let words = arguments.into_iter().filter(|word| word != "--fresh" && word != "--retry-failed");
     words.map(|word| shell_word(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
-}
-
-/// A word as a shell takes it for one.
-pub fn shell_word(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
 }
 
 #[cfg(test)]

@@ -77,6 +77,15 @@ Examples:
 
 Exit codes: 0 every item ended in exactly one place, 2 the folder holds no finished run, 70 something is lost, doubled, stray or damaged";
 
+pub const REPORT: &str = "\
+Examples:
+  orchestra report out
+  orchestra report out -o monday.html
+
+The page is one file that asks for nothing from the network: attach it to a ticket, or open it in a browser.
+
+Exit codes: 0 the page was written, 2 the folder holds no run, 75 it could not be written";
+
 pub const CHECK_OFFLINE: &str = "Look at the file and what it names only: ask no driver, load no library, look into no file of a source, use no network";
 
 pub const CHECK: &str = "\

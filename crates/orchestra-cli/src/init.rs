@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow};
 use serde_json::json;
 
+use orchestra_report::shell_word;
+
 use crate::Failed;
-use crate::args::{InitArgs, Verbosity, shell_word};
+use crate::args::{InitArgs, Verbosity};
 use crate::exit_code::ExitCode;
 use crate::stdout;
 

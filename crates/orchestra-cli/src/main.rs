@@ -12,7 +12,6 @@ mod exit_code;
 mod generated;
 mod graph;
 mod help;
-mod human;
 mod init;
 mod inspect;
 mod item_counts;
@@ -23,6 +22,7 @@ mod notices;
 mod plan;
 mod planning;
 mod progress;
+mod report;
 mod retry;
 mod run;
 mod serve;
@@ -43,6 +43,7 @@ use rustix::process::{Resource, getrlimit};
 
 use args::{Cli, Command};
 use exit_code::ExitCode;
+use orchestra_report::human;
 use surroundings::Surroundings;
 
 /// Bytes that the stack of a thread has to have.
@@ -81,6 +82,7 @@ fn command() -> ProcessExitCode {
         Command::Retry(args) => retry::retry(&args, cli.verbosity, &surroundings),
         Command::Serve(args) => serve::serve(&args, cli.verbosity, &surroundings),
         Command::Verify(args) => verify::verify(&args),
+        Command::Report(args) => report::report(&args, cli.verbosity),
         Command::Check(args) => check::check(&args, &surroundings),
         Command::Plan(args) => plan::plan(&args, &surroundings),
         Command::Devices(args) => devices::devices(&args),

@@ -4,9 +4,9 @@ mod tasks;
 
 use std::path::PathBuf;
 
-use orchestra_launch::{Bottleneck, FailureCause, RunStatus, StagePace, TaskReport, TaskStanding};
+use orchestra_launch::{FailureCause, RunStatus, TaskReport, TaskStanding};
+use orchestra_report::{pace_in_words, shell_word};
 
-use crate::args::shell_word;
 use crate::exit_code::ExitCode;
 use crate::human::{count, counted, elapsed, per_second};
 
@@ -114,7 +114,7 @@ impl Summary {
                 let workers = counted(report.restarts(), "worker died and was", "workers died and were");
                 fact("restarts", format!("{workers} replaced; no item was lost by that"));
             }
-            if let Some(words) = pace(report).filter(|_| report.seconds_items >= TELLING_SECONDS) {
+            if let Some(words) = pace_in_words(report).filter(|_| report.seconds_items >= TELLING_SECONDS) {
                 fact("pace", words);
             }
         }
@@ -229,44 +229,11 @@ impl Summary {
     }
 }
 
-fn pace(report: &RunStatus) -> Option<String> {
-    let percent = |part: f64| (part * 100.0).round();
-    let busiest = report.pace.as_ref().map(|StagePace { stage, workers, busy, cores_idle, .. }| {
-        let workers = counted(*workers, "worker was", "workers were");
-        format!(
-            "`{stage}`: its {workers} busy {} %, and {} % of the cores were idle",
-            percent(*busy),
-            percent(*cores_idle)
-        )
-    });
-    let set = report.pace.as_ref().map_or(&[][..], |pace| &pace.set);
-    let set = set.iter().map(|set| format!(" --set {}", shell_word(set))).collect::<String>();
-    Some(match (report.bottleneck, busiest) {
-        (Bottleneck::Unknown, _) => return None,
-        (Bottleneck::Inference, Some(busiest)) if set.is_empty() => format!("set by {busiest}"),
-        (Bottleneck::Inference, Some(busiest)) => format!("set by {busiest};{set} helps"),
-        (Bottleneck::Handover, Some(busiest)) => {
-            format!("set by no part alone; the busiest was {busiest}")
-        }
-        (Bottleneck::Inference | Bottleneck::Handover, None) => return None,
-        (Bottleneck::Loading, _) => {
-            "set by reading and decoding: the models waited for items; smaller files help".into()
-        }
-        (Bottleneck::Cpu, _) => {
-            "set by the processor: decoding and models keep its cores busy; more cores help".into()
-        }
-        (Bottleneck::Sinks, _) => {
-            "set by writing results: loaders and models waited for it; a faster disk or smaller records help"
-                .into()
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use orchestra_launch::{DeviceStatus, ItemCounts};
+    use orchestra_launch::{Bottleneck, DeviceStatus, ItemCounts, StagePace};
 
     use super::*;
 
@@ -342,7 +309,11 @@ digits finished: 10,000 items read, 10,000 done, 0 failed
             items: ItemCounts { done: 9_998, failed: 2, ..report().items },
             devices: vec![DeviceStatus { restarts: 1, ..DeviceStatus::default() }],
             bottleneck: Bottleneck::Loading,
-            passed_over: [("photos".to_owned(), [("hidden", 1_200), ("folder", 3)].into())].into(),
+            passed_over: [(
+                "photos".to_owned(),
+                [("hidden".to_owned(), 1_200), ("folder".to_owned(), 3)].into(),
+            )]
+            .into(),
             failures: [(1, "KeyError: 'x' (st.py:6)"), (1, "row 7 is bad\nall of it")]
                 .map(|(items, error)| FailureCause {
                     items,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Causes that are told apart; failures of all further ones are counted together.
 const MOST_CAUSES: usize = 1000;
@@ -10,7 +10,7 @@ const MOST_CAUSES: usize = 1000;
 const COMPARED_BYTES: usize = 512;
 
 /// Failures that have one cause.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureCause {
     /// How many items failed so.
     pub items: u64,

@@ -61,17 +61,20 @@ pub use orchestra_plan::{
     read_model, workflow_schema,
 };
 pub use orchestra_runtime::{
-    Counter, DeviceOptions, DeviceStats, DeviceStatus, DeviceUse, Earlier, EngineSpec, EngineVersion,
-    Engines, EventHook, ExitKind, FoundResults, GroupOwner, HistogramReading, ItemCounts, KnownTask,
-    Launched, Launcher, LiveWorker, LiveWorkers, LoaderStatus, Meter, OutputReport, PipelineStats,
-    PipelineStatus, Prepared, ProcessError, ProcessLauncher, RunHandle, RunObserver, RunOptions, RunOutcome,
-    RunStatus, StageOnDevice, StagePace, StageStats, StageStatus, StartFlowError, StartRunError, Stats,
-    StopHandle, TaskBoard, TaskReport, TaskStanding, Timeouts, WorkerEvent, WorkerMemory, WorkerProcess,
-    WorkerUse, actor_runtime, command_bounds, commands_live, expand_of, failure_causes, known_tasks,
+    BATCH_SIZES, BatchStatus, Counter, DeviceOptions, DeviceStats, DeviceStatus, DeviceUse, Earlier,
+    EngineSpec, EngineVersion, Engines, EventHook, ExitKind, FoundResults, GroupOwner, HistogramReading,
+    HistoryEvent, HistoryLine, ItemCounts, KnownTask, Launched, Launcher, LiveWorker, LiveWorkers,
+    LoaderStatus, Meter, OutputReport, PipelineStats, PipelineStatus, PlannedRun, Prepared, ProcessError,
+    ProcessLauncher, RunHandle, RunObserver, RunOptions, RunOutcome, RunStatus, StageOnDevice, StagePace,
+    StageStats, StageStatus, StartFlowError, StartRunError, Stats, StopHandle, TIMES, TaskBoard, TaskLimits,
+    TaskReport, TaskStanding, Timeouts, WorkerEvent, WorkerMemory, WorkerProcess, WorkerUse, actor_runtime,
+    command_bounds, commands_live, each_history_line, expand_of, failure_causes, known_tasks,
     running_commands,
     trace::{self, Tracer},
 };
-pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, TaskRecord, only_files};
+pub use orchestra_store::{
+    Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, TaskRecord, only_files, write_atomic,
+};
 #[cfg(feature = "telemetry")]
 pub use orchestra_telemetry as telemetry;
 pub use orchestra_worker::sandbox::missing as missing_of_sandbox;

@@ -19,7 +19,7 @@ mod visible;
 
 pub use driver::{DriverProbe, driver_problem};
 pub use gpu::{FakeProbe, Gpu, GpuProbe, GpuProcess, ProbeError};
-pub use memory::Memory;
+pub use memory::{MachineUse, Memory};
 pub use mps::mps;
 pub use nvml::NvmlProbe;
 pub use topology::Node;

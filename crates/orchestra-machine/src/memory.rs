@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 /// Main memory as this process may use it, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
@@ -27,6 +29,33 @@ impl Memory {
             },
         )
     }
+}
+
+/// The machine at one moment, as far as this process is told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct MachineUse {
+    /// Seconds that its cores were busy since it was started, summed over all of them.
+    pub cpu_seconds: f64,
+    /// Bytes of memory that cannot be taken any more.
+    pub memory_used: u64,
+    pub memory_total: u64,
+}
+
+impl MachineUse {
+    /// Reads `proc` and `sys` under `root`, which is `/` outside tests. What the kernel does not tell is 0.
+    pub fn read(root: &Path) -> Self {
+        let Memory { total, available } = Memory::read(root);
+        let stat = fs::read_to_string(root.join("proc/stat")).unwrap_or_default();
+        let cpu_seconds = busy_ticks(&stat).unwrap_or_default() as f64 / 100.0;
+        Self { cpu_seconds, memory_used: total.saturating_sub(available), memory_total: total }
+    }
+}
+
+/// Of the line `cpu  user nice system idle iowait irq softirq steal ..` all but the time in which nothing ran: hundredths of a second.
+fn busy_ticks(stat: &str) -> Option<u64> {
+    let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
+    let ticks: Vec<u64> = fields.take(8).map(|ticks| ticks.parse().ok()).collect::<Option<_>>()?;
+    Some(ticks.iter().enumerate().filter(|(at, _)| !matches!(at, 3 | 4)).map(|(_, ticks)| ticks).sum())
 }
 
 /// The bytes of a line like `MemTotal:  16384 kB`.
@@ -114,6 +143,12 @@ fn limit_of(folder: &Path, names: &CgroupFiles) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_in_which_nothing_ran_is_no_busy_time() {
+        assert_eq!(busy_ticks("cpu  1 2 4 1000 2000 8 16 32 64 128\ncpu0 9 9\n"), Some(63));
+        assert_eq!((busy_ticks(""), busy_ticks("cpu  1 x")), (None, None));
+    }
 
     const GIB: u64 = 1 << 30;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use orchestra_core::data::Schema;
 use orchestra_core::{StageId, TensorSpec};
 use orchestra_store::ListingSpec;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::plan::{ColumnRef, Origin, PipelinePlan, Plan, Shape, SinkPlan, StagePlan};
 
@@ -16,14 +16,14 @@ mod text;
 /// A workflow as a picture shows it: data only.
 ///
 /// Made of the plan alone, so a plan that was made `offline` gives the same view on every machine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GraphView {
     pub name: String,
     /// The connected graphs of the file.
     pub pipelines: Vec<PipelineView>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PipelineView {
     /// The name of its first source.
     pub name: String,
@@ -34,7 +34,7 @@ pub struct PipelineView {
 }
 
 /// A source, a stage or a sink.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GraphNode {
     pub shape: NodeKind,
     /// The word for it: `kind` of a stage, `source` or `sink`.
@@ -46,7 +46,7 @@ pub struct GraphNode {
     pub devices: Vec<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeKind {
     /// `[sources.*]`
@@ -62,7 +62,7 @@ pub enum NodeKind {
 }
 
 /// What flows from one node to another.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Edge {
     /// The giver, by its place in `nodes`.
     pub from: usize,

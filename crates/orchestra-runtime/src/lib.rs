@@ -39,13 +39,15 @@ mod tasks;
 pub mod trace;
 
 pub use account::counter::Counter;
-pub use account::histogram::HistogramReading;
+pub use account::histogram::{BATCH_SIZES, HistogramReading, TIMES};
+pub use account::history_line::{HistoryEvent, HistoryLine, PlannedRun, TaskLimits, each_history_line};
 pub use account::meter::{Meter, RunObserver};
 pub use account::outcome::RunOutcome;
 pub use account::pace::StagePace;
+pub use account::stage_status::{BatchStatus, StageStatus};
 pub use account::stats::{DeviceStats, PipelineStats, StageOnDevice, StageStats, Stats};
 pub use account::status::{
-    DeviceStatus, ItemCounts, LoaderStatus, OutputReport, PipelineStatus, RunStatus, StageStatus,
+    DeviceStatus, ItemCounts, ListedExtent, LoaderStatus, OutputReport, PipelineStatus, RunStatus,
     failure_causes,
 };
 pub use actor_threads::actor_runtime;

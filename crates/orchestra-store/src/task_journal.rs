@@ -105,6 +105,19 @@ impl TaskJournal {
         }
     }
 
+    /// Visits the end of every attempt that the journal of an output folder has noted, in their order, without changing it.
+    pub fn each_end(output: &Path, mut visit: impl FnMut(TaskEnded)) -> io::Result<()> {
+        let visit = |entry| match entry {
+            TaskEntry::Started(_) => {}
+            TaskEntry::Ended(ended) => visit(ended),
+        };
+        match File::open(path(output)) {
+            Ok(file) => each_entry(file, visit).map(drop),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Whether tasks were run into this output folder.
     pub fn exists(output: &Path) -> bool {
         path(output).exists()
@@ -161,24 +174,37 @@ fn note_end(records: &mut BTreeMap<String, TaskRecord>, ended: TaskEnded) {
     record.ended = Some(ended);
 }
 
+enum TaskEntry {
+    Started(TaskStarted),
+    Ended(TaskEnded),
+}
+
 /// The records, and where the last whole entry ends.
 fn read_all(file: File) -> io::Result<(BTreeMap<String, TaskRecord>, LogEnd)> {
-    let mut reader = LogFrames::new(file)?;
     let mut records = BTreeMap::new();
+    let end = each_entry(file, |entry| match entry {
+        TaskEntry::Started(started) => note_start(&mut records, started),
+        TaskEntry::Ended(ended) => note_end(&mut records, ended),
+    })?;
+    Ok((records, end))
+}
+
+/// Visits the entries in their order; gives where the last whole one ends.
+fn each_entry(file: File, mut visit: impl FnMut(TaskEntry)) -> io::Result<LogEnd> {
+    let mut reader = LogFrames::new(file)?;
     let mut end = LogEnd::START;
     while let Some((kind, body)) = reader.next()? {
-        let is_known = match kind {
-            STARTED => decode(body).map(|entry| note_start(&mut records, entry)).is_some(),
-            ENDED => decode(body).map(|entry| note_end(&mut records, entry)).is_some(),
-            _ => false,
+        let entry = match kind {
+            STARTED => decode(body).map(TaskEntry::Started),
+            ENDED => decode(body).map(TaskEntry::Ended),
+            _ => None,
         };
         // Of another build: what follows it cannot be understood either.
-        if !is_known {
-            break;
-        }
+        let Some(entry) = entry else { break };
+        visit(entry);
         end = reader.end;
     }
-    Ok((records, end))
+    Ok(end)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The history of a run in its output folder: a line of JSON for each start, worker, lost device and end, and the status in between, once a second
-//! at first. A longer run is seen less often: statuses are bounded in number, and nothing else is left out. No start and no decision reads it.
+//! Writes the history of a run in its output folder: a line of JSON for each start, worker, lost device and end, and the status in between, ten times
+//! a second at first. A longer run is seen less often: statuses are bounded in number, and nothing else is left out. No start and no decision reads it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -9,42 +9,22 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use orchestra_core::{DeviceId, StageId, WorkerId};
+use orchestra_machine::MachineUse;
 use orchestra_plan::Plan;
 use orchestra_store::{OutputFolder, write_atomic};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
+use crate::account::history_line::{HISTORY, HistoryEvent, HistoryLine, PlannedRun};
 use crate::account::status::RunStatus;
 use crate::context::RunContext;
-use crate::events::{EventHook, WorkerEvent};
+use crate::events::EventHook;
 use crate::panics::caught;
 
 /// Statuses in the file: a megabyte for most workflows.
 const MOST_STATUSES: usize = 512;
-const EVERY: Duration = Duration::from_secs(1);
+const EVERY: Duration = Duration::from_millis(100);
 /// A file that is larger was not written here, and is begun anew.
 const LARGEST: u64 = 256 << 20;
-
-/// A line, but for the time. Names and fields are part of the contract with users.
-#[derive(Serialize)]
-#[serde(tag = "what", rename_all = "snake_case")]
-enum HistoryEvent {
-    Start { run_id: String, workflow: String, orchestra: &'static str },
-    Status(Box<RunStatus>),
-    WorkerStarted { worker: WorkerId, device: String, stage: String, pid: Option<u32> },
-    WorkerReady { worker: WorkerId, seconds: f64 },
-    WorkerEnded { worker: WorkerId, exit: String },
-    DeviceLost { device: String, why: String },
-    End { exit_code: i32 },
-}
-
-#[derive(Serialize)]
-struct HistoryLine<'a> {
-    /// Seconds since 1970.
-    at: f64,
-    #[serde(flatten)]
-    event: &'a HistoryEvent,
-}
 
 /// The thread that writes the history of a run. Dropping it ends the thread.
 pub struct HistoryWriter {
@@ -74,28 +54,6 @@ impl HistoryEvents {
             if let Some(next) = &next {
                 next(event);
             }
-        })
-    }
-}
-
-impl HistoryEvent {
-    fn of(event: &WorkerEvent, plan: &Plan) -> Option<Self> {
-        let device_name = |device: DeviceId| plan.devices[device.index()].spec.name.clone();
-        let stage_name = |stage: StageId| plan.stages[stage.index()].name.clone();
-        Some(match event {
-            &WorkerEvent::Started { worker, device, stage, pid } => {
-                Self::WorkerStarted { worker, device: device_name(device), stage: stage_name(stage), pid }
-            }
-            WorkerEvent::Ready { worker, after } => {
-                Self::WorkerReady { worker: *worker, seconds: after.as_secs_f64() }
-            }
-            WorkerEvent::Ended { worker, exit } => {
-                Self::WorkerEnded { worker: *worker, exit: exit.to_string() }
-            }
-            WorkerEvent::DeviceLost { device, why } => {
-                Self::DeviceLost { device: device_name(*device), why: why.clone() }
-            }
-            WorkerEvent::BatchDone { .. } => return None,
         })
     }
 }
@@ -142,13 +100,14 @@ struct HistoryFile {
 
 impl HistoryFile {
     fn open(context: &RunContext) -> io::Result<Self> {
-        let path = context.plan.output.join(OutputFolder::private_file("history.jsonl"));
+        let path = context.plan.output.join(OutputFolder::private_file(HISTORY));
         let (file, n_statuses) = thinned(&path)?;
         let mut history = Self { path, file, n_statuses, every: EVERY };
-        history.append(&HistoryEvent::Start {
+        history.append(HistoryEvent::Start {
             run_id: context.run_id.clone(),
             workflow: context.plan.name.clone(),
-            orchestra: env!("CARGO_PKG_VERSION"),
+            orchestra: env!("CARGO_PKG_VERSION").to_owned(),
+            plan: Some(Box::new(PlannedRun::of(context))),
         })?;
         Ok(history)
     }
@@ -166,7 +125,7 @@ impl HistoryFile {
                 self.append_status(context)?;
                 next = Instant::now() + self.every;
             }
-            event.map_or(Ok(()), |event| self.append(&event))?;
+            event.map_or(Ok(()), |event| self.append(event))?;
         }
     }
 
@@ -178,12 +137,14 @@ impl HistoryFile {
         self.n_statuses += 1;
         // Of tasks their journal knows more, and what is written does not change.
         let status = RunStatus { tasks: Vec::new(), outputs: Vec::new(), ..RunStatus::now(context) };
-        self.append(&HistoryEvent::Status(Box::new(status)))
+        self.append(HistoryEvent::Status(Box::new(status)))
     }
 
-    fn append(&mut self, event: &HistoryEvent) -> io::Result<()> {
+    fn append(&mut self, event: HistoryEvent) -> io::Result<()> {
+        let is_status = matches!(event, HistoryEvent::Status(_));
+        let machine = is_status.then(|| MachineUse::read("/".as_ref()));
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let mut line = serde_json::to_vec(&HistoryLine { at, event })?;
+        let mut line = serde_json::to_vec(&HistoryLine { at, machine, event })?;
         line.push(b'\n');
         self.file.write_all(&line)
     }

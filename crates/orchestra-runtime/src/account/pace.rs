@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use orchestra_core::bottleneck::{Bottleneck, PaceSetter, StageTime, TimeSpent};
 use orchestra_plan::{StagePlan, WorkerPlan};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::account::stats::StageStats;
 use crate::context::RunContext;
 
 /// How the busiest stage set the pace.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StagePace {
     pub stage: String,
     pub workers: u64,

@@ -15,10 +15,11 @@ use orchestra_core::{DeviceId, LeftOutCount, PipelineId};
 use orchestra_machine::Gpu;
 use orchestra_plan::{DevicePlan, Plan, RecordsPerItem, SinkPlan, StagePlan};
 use orchestra_store::{Counts, Extent, FAILURE_RECORDS, each_record};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::account::counter::Counter;
-use crate::account::pace::{StagePace, pace, workers};
+use crate::account::pace::{StagePace, pace};
+use crate::account::stage_status::{StageStatus, by_name, from_names};
 use crate::account::stats::{DeviceStats, StageStats, Stats};
 use crate::context::RunContext;
 use crate::fleet::device_use::DeviceUse;
@@ -29,7 +30,8 @@ use crate::tasks::board::{TaskReport, TaskStanding};
 const VERSION: u32 = 1;
 
 /// A run at some moment; at its end the contents of `run.json`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RunStatus {
     pub version: u32,
     pub workflow: String,
@@ -57,7 +59,7 @@ pub struct RunStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tasks: Vec<Arc<TaskReport>>,
     /// In the order of the plan; written by their names.
-    #[serde(serialize_with = "by_name")]
+    #[serde(serialize_with = "by_name", deserialize_with = "from_names")]
     pub stages: Vec<StageStatus>,
     /// In the order of the plan.
     pub devices: Vec<DeviceStatus>,
@@ -65,7 +67,7 @@ pub struct RunStatus {
     pub sources: BTreeMap<String, Option<u64>>,
     /// What each source was given that is no item: how much, by reason. Sources that passed nothing over are left out.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub passed_over: BTreeMap<String, BTreeMap<&'static str, u64>>,
+    pub passed_over: BTreeMap<String, BTreeMap<String, u64>>,
     /// What items hold that no stage was given, in this part of the run.
     pub left_out: Vec<LeftOutCount>,
     /// What the sinks have written, in the order of the plan.
@@ -73,7 +75,7 @@ pub struct RunStatus {
     pub pipelines: BTreeMap<String, PipelineStatus>,
     /// Where the time of the loaders went.
     pub loaders: LoaderStatus,
-    pub batches_by_reason: BTreeMap<&'static str, u64>,
+    pub batches_by_reason: BTreeMap<String, u64>,
     /// The part that set the pace: `loading`, `inference`, `cpu`, `handover`, `sinks` or `unknown`.
     pub bottleneck: Bottleneck,
     /// The stage that set it, or that was the busiest.
@@ -82,7 +84,8 @@ pub struct RunStatus {
 }
 
 /// Items of a run: `read = done + failed` when it is complete.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ItemCounts {
     /// Items with an end.
     pub read: u64,
@@ -92,13 +95,22 @@ pub struct ItemCounts {
     pub total: Option<u64>,
     /// Items that were listed.
     pub listed: u64,
-    /// `known`; `growing` if the run ended before all were listed.
-    pub extent: &'static str,
+    pub extent: ListedExtent,
     /// Of `read`: finished by earlier parts of the run.
     pub resumed: u64,
     /// Handed out and not finished yet; at the end none are.
     #[serde(skip_serializing_if = "is_none")]
     pub in_flight: u64,
+}
+
+/// Whether all items were listed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ListedExtent {
+    #[default]
+    Known,
+    /// The run ended before that.
+    Growing,
 }
 
 /// A sink in `run.json`: enough to count its records again.
@@ -123,23 +135,9 @@ pub struct OutputReport {
     pub script: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct StageStatus {
-    #[serde(skip)]
-    pub name: String,
-    #[serde(rename = "in")]
-    pub entered: u64,
-    /// Items that left it with a result.
-    pub out: u64,
-    pub failed: u64,
-    /// Seconds that threads or workers spent on it.
-    pub seconds_busy: f64,
-    /// Workers that the plan gave it, and those that were added in the run; 0 for a stage that runs in none.
-    pub workers: u64,
-}
-
 /// Seconds are summed over the threads of loaders.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LoaderStatus {
     /// Reading, decoding, resizing.
     pub seconds_loading: f64,
@@ -151,7 +149,8 @@ pub struct LoaderStatus {
     pub restarts: u64,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct DeviceStatus {
     pub device: String,
     /// Workers that serve now.
@@ -169,6 +168,15 @@ pub struct DeviceStatus {
     pub mean_batch: f64,
     /// Share of the time in which its sessions ran, 0 to 1.
     pub busy: f64,
+    /// Seconds in which its sessions ran, summed over workers.
+    pub seconds_busy: f64,
+    /// Now: the part of the GPU that is used (0 to 1), bytes of it that are taken, and watts that it draws.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub utilization: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_used: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_watts: Option<f64>,
     /// What was seen of it once a second.
     #[serde(flatten)]
     pub usage: DeviceUse,
@@ -182,7 +190,7 @@ pub struct DeviceStatus {
     pub gpu: Option<Gpu>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PipelineStatus {
     /// `complete`, `stopped`, `not started` where a task has failed that it is planned by, or what ended it before its last item; `null` where that is
     /// not known.
@@ -252,7 +260,7 @@ impl RunStatus {
             items_per_second: ratio(items.read.saturating_sub(items.resumed) as f64, seconds_items),
             seconds_items,
             tasks: context.tasks.reports(&plan.tasks, elapsed),
-            stages: plan.stages.iter().zip(&stats.stages).map(stage).collect(),
+            stages: plan.stages.iter().zip(&stats.stages).map(StageStatus::of).collect(),
             bottleneck,
             pace,
             devices,
@@ -266,7 +274,9 @@ impl RunStatus {
                 seconds_waiting_for_sinks: stats.waiting_for_sinks.time().as_secs_f64(),
                 restarts: stats.loader_restarts.get(),
             },
-            batches_by_reason: LeaveReason::ALL.map(|reason| (reason.as_str(), stats.reason(reason))).into(),
+            batches_by_reason: LeaveReason::ALL
+                .map(|reason| (reason.as_str().to_owned(), stats.reason(reason)))
+                .into(),
             ..Self::default()
         }
     }
@@ -288,22 +298,11 @@ fn items(stats: &Stats, counts: Counts) -> ItemCounts {
         total: extent.known(),
         listed: extent.listed(),
         extent: match extent {
-            Extent::Known(_) => "known",
-            Extent::Growing(_) => "growing",
+            Extent::Known(_) => ListedExtent::Known,
+            Extent::Growing(_) => ListedExtent::Growing,
         },
         resumed,
         in_flight,
-    }
-}
-
-fn stage((plan, stats): (&StagePlan, &StageStats)) -> StageStatus {
-    StageStatus {
-        name: plan.name.clone(),
-        entered: stats.entered.get(),
-        out: stats.left.get(),
-        failed: stats.failed.get(),
-        seconds_busy: stats.busy.time().as_secs_f64(),
-        workers: workers(plan, stats),
     }
 }
 
@@ -314,6 +313,7 @@ fn device(
     elapsed: Duration,
 ) -> DeviceStatus {
     let (workers, batches, time_busy) = (stats.workers(), stats.batches.get(), stats.busy.time());
+    let gpu = context.watch.latest(id);
     DeviceStatus {
         device: plan.spec.name.clone(),
         ready: stats.ready.get(),
@@ -325,19 +325,19 @@ fn device(
         batches,
         mean_batch: ratio(stats.rows.get() as f64, batches as f64),
         busy: ratio(time_busy.as_secs_f64(), elapsed.as_secs_f64() * workers as f64).min(1.0),
+        seconds_busy: time_busy.as_secs_f64(),
+        utilization: gpu.as_ref().and_then(|gpu| Some(f64::from(gpu.utilization?) / 100.0)),
+        memory_used: gpu.as_ref().map(Gpu::memory_used),
+        power_watts: gpu.as_ref().and_then(|gpu| Some(f64::from(gpu.power_mw?) / 1000.0)),
         usage: context.watch.usage(id),
         lost: context.watch.lost(id),
         time_busy,
-        gpu: context.watch.latest(id),
+        gpu,
     }
 }
 
 fn is_none(n: &u64) -> bool {
     *n == 0
-}
-
-fn by_name<S: Serializer>(stages: &[StageStatus], to: S) -> Result<S::Ok, S::Error> {
-    stages.iter().map(|stage| (&stage.name, stage)).collect::<BTreeMap<_, _>>().serialize(to)
 }
 
 /// Why items have failed, as far as `failures.jsonl` of an output folder says, the commonest cause first.
@@ -373,10 +373,11 @@ fn sources(context: &RunContext) -> BTreeMap<String, Option<u64>> {
     counted.map(|(source, growth)| (source.name.clone(), growth.extent().known())).collect()
 }
 
-fn passed_over(context: &RunContext) -> BTreeMap<String, BTreeMap<&'static str, u64>> {
+fn passed_over(context: &RunContext) -> BTreeMap<String, BTreeMap<String, u64>> {
     let growths = context.stats.growths.get().into_iter().flatten();
     let counted = context.plan.sources.iter().zip(growths).map(|(source, growth)| {
-        let by_reason = growth.passed_over().iter().map(|(reason, n)| (reason.as_str(), n)).collect();
+        let by_reason =
+            growth.passed_over().iter().map(|(reason, n)| (reason.as_str().to_owned(), n)).collect();
         (source.name.clone(), by_reason)
     });
     counted.filter(|(_, by_reason): &(_, BTreeMap<_, _>)| !by_reason.is_empty()).collect()

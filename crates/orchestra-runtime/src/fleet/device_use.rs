@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use orchestra_core::{DeviceId, WorkerId};
 use orchestra_machine::{Gpu, GpuProcess};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A worker process at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +21,8 @@ pub struct WorkerUse {
 }
 
 /// What a device and its workers took over a run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct DeviceUse {
     /// Most bytes of the GPU that were taken at a look, those of others included.
     pub memory_used_max: Option<u64>,

@@ -1,0 +1,138 @@
+//! The page: its frame, and its sections in their order. Every value passes through `maud`, which escapes it, or [`json`].
+
+mod account;
+mod chart;
+mod graph;
+mod measures;
+mod pace;
+mod results;
+mod settings;
+mod table;
+mod tasks;
+mod timeline;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+
+use crate::gather::RunReport;
+
+/// The library that draws curves, with its style, and what of the page is ours.
+const PLOTS: &str = include_str!("../../assets/uplot/uPlot.iife.min.js");
+const SCRIPT: &str = include_str!("../../assets/page.js");
+const PLOTS_STYLE: &str = include_str!("../../assets/uplot/uPlot.min.css");
+const STYLE: &str = include_str!("../../assets/page.css");
+
+/// A part of the page; `None` where the run has nothing for it.
+struct Section {
+    id: &'static str,
+    title: &'static str,
+    body: Option<Markup>,
+}
+
+/// The page of a run as one file, which asks for nothing.
+pub fn page(report: &RunReport) -> String {
+    let sections = sections(report);
+    let title = format!("{} · {}", report.status.workflow, account::state(report));
+    frame(
+        &title,
+        html! {
+            header {
+                h1 { (report.status.workflow) }
+                (account::verdict(report))
+                nav aria-label="Sections" {
+                    @for section in sections.iter().filter(|section| section.body.is_some()) {
+                        a href={ "#" (section.id) } { (section.title) } " "
+                    }
+                }
+            }
+            main {
+                @for section in &sections {
+                    @if let Some(body) = &section.body {
+                        section id=(section.id) aria-labelledby={ (section.id) "-title" } {
+                            h2 id={ (section.id) "-title" } { (section.title) }
+                            (body)
+                        }
+                    }
+                }
+            }
+            (footer(report, &sections))
+        },
+    )
+    .into_string()
+}
+
+fn sections(report: &RunReport) -> [Section; 13] {
+    let section = |id, title, body| Section { id, title, body };
+    [
+        section("account", "Account", Some(account::account(report))),
+        section("pace", "What set the pace", pace::pace(report)),
+        section("timeline", "Timeline", timeline::timeline(report)),
+        section("rates", "Rates and queues", measures::rates(report)),
+        section("batches", "Batches", measures::batches(report)),
+        section("latency", "Latency", measures::latency(report)),
+        section("machine", "CPU, memory and GPUs", measures::machine(report)),
+        section("tasks", "Tasks", tasks::tasks(report)),
+        section("failures", "Failures", results::failures(report)),
+        section("results", "First results", results::results(report)),
+        section("graph", "The graph", graph::graph(report)),
+        section("settings", "Settings and versions", Some(settings::settings(report))),
+        section("next", "How to go on", Some(settings::next(report))),
+    ]
+}
+
+fn footer(report: &RunReport, sections: &[Section]) -> Markup {
+    let missing: Vec<&str> =
+        sections.iter().filter(|section| section.body.is_none()).map(|section| section.title).collect();
+    html! {
+        footer {
+            @if !missing.is_empty() {
+                p { "Not shown, because this run has nothing for them: " (missing.join(", ")) "." }
+            }
+            @for sentence in &report.left_out { p { (sentence) } }
+            p {
+                "Figures over time are samples: at most 512 statuses over all starts, evenly thinned. Counts and distributions are of every item and batch. \
+                 This page is one file and asks for nothing from the network."
+            }
+        }
+    }
+}
+
+fn frame(title: &str, body: Markup) -> Markup {
+    let hash = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));
+    let policy = format!(
+        "default-src 'none'; img-src data:; script-src {} {}; style-src {} {}; base-uri 'none'; form-action 'none'",
+        hash(PLOTS),
+        hash(SCRIPT),
+        hash(PLOTS_STYLE),
+        hash(STYLE)
+    );
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(policy);
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta name="referrer" content="no-referrer";
+                title { (title) }
+                style { (PreEscaped(PLOTS_STYLE)) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                (body)
+                script { (PreEscaped(PLOTS)) }
+                script { (PreEscaped(SCRIPT)) }
+            }
+        }
+    }
+}
+
+/// Data for a script: nothing in it ends the element that it stands in.
+fn json(value: &impl Serialize) -> PreEscaped<String> {
+    let text = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
+    PreEscaped(text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026"))
+}
