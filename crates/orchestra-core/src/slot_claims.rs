@@ -2,10 +2,11 @@
 //! becomes of a filled slot: it returns what is to be done.
 //!
 //! A slot goes `Free => Open (rows are claimed) => Closed (no more claims) => Complete (all claimed rows are published) => Free`. Claiming and
-//! publishing a row is one atomic addition each; the lock is taken once per slot, and while a writer waits for one.
+//! publishing rows is one atomic addition each; the lock is taken once per slot, and while a writer waits for one.
 //!
 //! `tests/slot_claims_loom.rs` tries all orders of few threads.
 
+use std::ops::Range;
 use std::sync::PoisonError;
 
 use crate::SlotId;
@@ -27,11 +28,11 @@ pub struct SlotClaims<S> {
     changed: Condvar,
 }
 
-/// A row that belongs to the one writer that gets this, until it is published.
+/// Rows that belong to the one writer that gets this, until they are published: at least one.
 pub struct Claim {
     pub slot: SlotId,
-    pub row: usize,
-    /// It was the last row: the slot is closed, and this claim has to end it.
+    pub rows: Range<usize>,
+    /// The last row is among them: the slot is closed, and this claim has to end it.
     pub closes: Option<Closed>,
 }
 
@@ -77,14 +78,13 @@ struct Slot<S> {
     of: S,
 }
 
-/// The word in `SlotClaims::open`: slot number plus one (0: none is open), and claims. One atomic addition claims a row and says whether there was one. Claims beyond the last row are attempts that came too late; they mean nothing.
+/// The word in `SlotClaims::open`: slot number plus one (0: none is open), and claims. One atomic addition claims rows and says how many of them there were. Claims beyond the last row came too late; they mean nothing.
 #[derive(Clone, Copy)]
 struct OpenSlot(u64);
 
 impl OpenSlot {
     const NONE: OpenSlot = OpenSlot(0);
-    const ONE_CLAIM: u64 = 1;
-    /// Bits of the claims. An attempt that came too late waits for the next slot, so there are no more of these than writers.
+    /// Bits of the claims. An attempt that came too late waits for the next slot, so there are no more of these than writers, each of at most a slot's rows.
     const CLAIMS: u32 = 32;
     /// Slots that have a number here: far more than memory has room for.
     const MOST_SLOTS: usize = (1 << (u64::BITS - Self::CLAIMS)) - 1;
@@ -131,24 +131,29 @@ impl<S> SlotClaims<S> {
         &self.slots[slot.index()].of
     }
 
-    /// The next row of the open slot, if there is one.
+    /// The next rows of the open slot, `most` or as many as it has left, if it has any.
     #[inline]
-    pub fn claim_now(&self) -> Option<Claim> {
+    pub fn claim_now(&self, most: usize) -> Option<Claim> {
         if self.is_shut() {
             return None;
         }
-        self.claim_open()
+        self.claim_open(most)
     }
 
     /// The same; opens a free slot if none is open or the open one is full. `on_open` is called with that slot before a row
     /// of it can be claimed. Says whether it opened one. `None` where it was shut, or where none is free and it does not wait.
-    pub fn claim_or_open(&self, none_free: NoneFree, on_open: impl FnOnce(&S)) -> Option<(Claim, bool)> {
+    pub fn claim_or_open(
+        &self,
+        most: usize,
+        none_free: NoneFree,
+        on_open: impl FnOnce(&S),
+    ) -> Option<(Claim, bool)> {
         let mut free = self.lock();
         loop {
             if self.is_shut() {
                 return None;
             }
-            if let Some(claim) = self.claim_open() {
+            if let Some(claim) = self.claim_open(most) {
                 return Some((claim, false));
             }
             if let Some(slot) = free.pop() {
@@ -158,8 +163,8 @@ impl<S> SlotClaims<S> {
                 on_open(&opened.of);
                 let open = OpenSlot::new(slot);
                 // Not a store: the word changes by exchanges and additions alone, so each of these is ordered with each other one.
-                self.open.swap(open.0 + OpenSlot::ONE_CLAIM, Ordering::SeqCst);
-                return self.claim_of(open).map(|claim| (claim, true));
+                self.open.swap(open.0 + self.at_most(most) as u64, Ordering::SeqCst);
+                return self.claim_of(open, most).map(|claim| (claim, true));
             }
             if none_free == NoneFree::GiveUp {
                 return None;
@@ -170,17 +175,23 @@ impl<S> SlotClaims<S> {
 
     /// Acquire: what the opening thread wrote to the slot is seen.
     #[inline]
-    fn claim_open(&self) -> Option<Claim> {
-        self.claim_of(OpenSlot(self.open.fetch_add(OpenSlot::ONE_CLAIM, Ordering::Acquire)))
+    fn claim_open(&self, most: usize) -> Option<Claim> {
+        let more = self.at_most(most) as u64;
+        self.claim_of(OpenSlot(self.open.fetch_add(more, Ordering::Acquire)), most)
     }
 
-    /// What one more claim gets of the slot that was open `before`.
+    fn at_most(&self, rows: usize) -> usize {
+        rows.clamp(1, self.slot_rows)
+    }
+
+    /// What a claim of `most` more gets of the slot that was open `before`.
     #[inline]
-    fn claim_of(&self, before: OpenSlot) -> Option<Claim> {
-        let (slot, row, room) = (before.slot()?, before.claims(), self.slot_rows);
-        // No claim can follow the last one, and all before were counted.
-        let closes = (row + 1 == room).then_some(Closed { slot, rows: room });
-        (row < room).then_some(Claim { slot, row, closes })
+    fn claim_of(&self, before: OpenSlot, most: usize) -> Option<Claim> {
+        let (slot, first, room) = (before.slot()?, before.claims(), self.slot_rows);
+        let rows = first..room.min(first + self.at_most(most));
+        // No claim can follow the last row, and all before were counted.
+        let closes = (rows.end == room).then_some(Closed { slot, rows: room });
+        (first < room).then_some(Claim { slot, rows, closes })
     }
 
     /// Closes the open slot, unless its last row is claimed: that claim closed it.
@@ -202,10 +213,10 @@ impl<S> SlotClaims<S> {
         self.progress(closed.slot, (closed.rows as u64) << 32)
     }
 
-    /// One claimed row of the slot is written, or given up.
+    /// So many claimed rows of the slot are written, or given up.
     #[inline]
-    pub fn publish(&self, slot: SlotId) -> Option<Complete> {
-        self.progress(slot, 1)
+    pub fn publish(&self, slot: SlotId, rows: usize) -> Option<Complete> {
+        self.progress(slot, rows as u64)
     }
 
     /// For exactly one addition, published and claimed become equal.

@@ -4,6 +4,7 @@
 //! Loom takes sequentially consistent accesses for acquire and release, so what `open_rows` promises of these is not tried here.
 #![cfg(loom)]
 
+use std::ops::Range;
 use std::sync::Mutex;
 
 use loom::cell::UnsafeCell;
@@ -45,11 +46,24 @@ fn get(cell: &UnsafeCell<usize>) -> usize {
 }
 
 impl Pool {
-    fn claim(&self) -> Option<Claim> {
+    fn claim(&self, most: usize) -> Option<Claim> {
         let claims = &self.claims;
         claims
-            .claim_now()
-            .or_else(|| Some(claims.claim_or_open(NoneFree::Wait, |slot| set(&slot.opened, 7))?.0))
+            .claim_now(most)
+            .or_else(|| Some(claims.claim_or_open(most, NoneFree::Wait, |slot| set(&slot.opened, 7))?.0))
+    }
+
+    /// Writes these values, as many at once as there is room for.
+    fn write_all(&self, mut values: Range<usize>) {
+        while !values.is_empty() {
+            let claim = self.claim(values.len()).expect("it is not shut");
+            let (slot, rows) = (claim.slot, claim.rows.clone());
+            let by_close = claim.closes.and_then(|closed| self.end(closed));
+            assert!(by_close.is_none(), "rows are still to be published");
+            let cells = self.claims.slot(slot);
+            rows.clone().for_each(|row| set(&cells.rows[row], values.next().expect("no more than asked")));
+            self.claims.publish(slot, rows.len()).into_iter().for_each(|complete| self.give_back(complete));
+        }
     }
 
     /// Writes `value` to a row that it waits for. If that completes a slot, the slot is given back at once.
@@ -59,13 +73,13 @@ impl Pool {
 
     /// The same without giving back what it completed: by closing the slot, by its row, or none.
     fn fill(&self, value: usize) -> Option<Complete> {
-        let Claim { slot, row, closes } = self.claim().expect("it is not shut");
+        let Claim { slot, rows, closes } = self.claim(1).expect("it is not shut");
         let by_close = closes.and_then(|closed| self.end(closed));
         assert!(by_close.is_none(), "a row is still to be published");
         let cells = self.claims.slot(slot);
         assert_eq!(get(&cells.opened), 7, "what the opening thread wrote is seen");
-        set(&cells.rows[row], value);
-        self.claims.publish(slot)
+        set(&cells.rows[rows.start], value);
+        self.claims.publish(slot, rows.len())
     }
 
     fn end(&self, closed: Closed) -> Option<Complete> {
@@ -126,6 +140,17 @@ fn each_row_belongs_to_one_writer_and_each_slot_is_complete_for_one_thread() {
         pool.write(4);
         join(writers);
         assert_eq!(pool.ends_with(4), [2, 2]);
+    });
+}
+
+#[test]
+fn rows_that_are_claimed_together_go_on_in_the_next_slot_and_none_is_lost() {
+    all_orders(3, || {
+        let pool = pool(3, 1, 2);
+        let writers = [spawn(&pool, |p| p.write_all(1..3)), spawn(&pool, Pool::close)];
+        pool.write_all(3..6);
+        join(writers);
+        assert!(pool.ends_with(5).iter().all(|rows| (1..=3).contains(rows)));
     });
 }
 
@@ -217,10 +242,10 @@ fn shutting_wakes_all_writers() {
     all_orders(3, || {
         let pool = pool(1, 1, 1);
         let held = pool.fill(1);
-        let writers = [(); 2].map(|()| spawn(&pool, |p| assert!(p.claim().is_none())));
+        let writers = [(); 2].map(|()| spawn(&pool, |p| assert!(p.claim(1).is_none())));
         pool.claims.shut();
         join(writers);
         held.into_iter().for_each(|complete| pool.give_back(complete));
-        assert!(pool.claim().is_none(), "what is shut stays shut");
+        assert!(pool.claim(1).is_none(), "what is shut stays shut");
     });
 }

@@ -27,6 +27,7 @@ mod poison;
 mod random;
 mod recycling;
 mod replacement;
+mod request_rows;
 mod request_terms;
 mod requests;
 mod restarts;

@@ -51,6 +51,7 @@ pub use account::status::{
     failure_causes,
 };
 pub use actor_threads::actor_runtime;
+pub use batch::outputs::CopiedOutput;
 pub use child::spawn::{
     Launched, ProcessLauncher, WorkerProcess, allowed, inherited, with_standard_streams_alone,
 };
@@ -66,8 +67,8 @@ pub use flow::uploads::{Manifest, ManifestPart, digest};
 pub use look::{LooksInLoader, expand_of};
 pub use orchestra_core::worker_exit::ExitKind;
 pub use requests::{
-    Admitted, ProcessError, ReplyRecord, Request, RequestFlow, RequestFlowOptions, RequestTerms, ShowRow,
-    StartFlowError,
+    Admitted, ProcessError, ReplyRecord, Request, RequestFlow, RequestFlowOptions, RequestRows, RequestTerms,
+    RowOutputs, ShowRow, StartFlowError,
 };
 pub use start::{Earlier, FoundResults, Prepared, RunHandle, StartRunError, StopHandle, prepare};
 pub use tasks::board::{TaskBoard, TaskReport, TaskStanding};

@@ -19,6 +19,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::batch::open_outputs::OpenOutputs;
 use crate::batch::output_slots::{DoneOutputs, OutputSlots};
+use crate::batch::outputs::CopiedOutput;
 use crate::batch::slot_pool::{FilledSlot, SlotPool};
 use crate::fleet::launcher::{EngineSpec, Engines};
 use crate::fleet::worker::{DeathNotice, WorkerOrders};
@@ -53,6 +54,15 @@ pub struct TokenEnd {
 pub struct EndedRows {
     pub whole: Option<SingleRecordItems>,
     pub tokens: Vec<TokenEnd>,
+    pub outputs: Vec<RequestOutputs>,
+}
+
+/// Rows of one request, one behind the other in it, that have ended well.
+pub struct RequestOutputs {
+    pub first: Ticket,
+    pub count: usize,
+    /// What the batch gave for them, in the order of its outputs.
+    pub columns: Vec<CopiedOutput>,
 }
 
 /// Items that each ended with its only record, where [`orchestra_plan::Plan::linear_from`] says that all do: nothing of them has to be counted,

@@ -7,11 +7,11 @@
 //! ```
 
 mod admission;
+mod admitted;
 mod endpoints;
 mod flow;
 mod waiting;
 
-pub use flow::{
-    Admitted, ProcessError, Request, RequestFlow, RequestFlowOptions, RequestTerms, ShowRow, StartFlowError,
-};
-pub use waiting::ReplyRecord;
+pub use admitted::{Admitted, RequestRows, ShowRow};
+pub use flow::{ProcessError, Request, RequestFlow, RequestFlowOptions, RequestTerms, StartFlowError};
+pub use waiting::{ReplyRecord, RowOutputs};

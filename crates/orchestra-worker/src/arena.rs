@@ -46,19 +46,19 @@ impl Arena {
         self.file.as_fd()
     }
 
-    /// One row of input `input`, to be filled: `row_bytes` of the layout's span, native byte order.
+    /// `rows` rows of input `input`, to be filled: each has `row_bytes` of the layout's span, native byte order.
     ///
     /// # Safety
-    /// The caller is the only one who uses that row for as long as the slice lives.
+    /// The caller is the only one who uses those rows for as long as the slice lives.
     ///
     /// # Panics
-    /// If the layout has no such slot, input or row.
+    /// If the layout has no such slot, input or rows.
     #[expect(
         clippy::mut_from_ref,
-        reason = "the caller's lease makes the row exclusive, which the type system cannot see"
+        reason = "the caller's lease makes the rows exclusive, which the type system cannot see"
     )]
-    pub unsafe fn input_row_mut(&self, slot: SlotId, input: usize, row: usize) -> &mut [u8] {
-        let (at, len) = self.input_span(slot, input, row, 1);
+    pub unsafe fn input_rows_mut(&self, slot: SlotId, input: usize, first: usize, rows: usize) -> &mut [u8] {
+        let (at, len) = self.input_span(slot, input, first, rows);
         // SAFETY: the span lies within the map, and the caller vouches that it has no other user.
         unsafe { std::slice::from_raw_parts_mut(self.map.at(at), len) }
     }

@@ -165,23 +165,18 @@ impl RequestError {
             Self::Overloaded { .. } | Self::Deadline | Self::Closed(_) => false,
         }
     }
+}
 
-    /// That of a row of a request.
-    pub(crate) fn of_row(row: usize, error: ProcessError) -> Self {
+impl From<ProcessError> for RequestError {
+    fn from(error: ProcessError) -> Self {
         match error {
             ProcessError::Input(why) => Self::Input(why),
-            ProcessError::Failed(failure) => Self::Failed(ItemFailure::of(row, failure)),
+            ProcessError::Failed { row, failure } => Self::Failed(ItemFailure::of(row, failure)),
             ProcessError::Overloaded(most) => Self::Overloaded { most },
             ProcessError::Deadline => Self::Deadline,
             ProcessError::Over(why) => Self::Closed(why),
             other => Self::Closed(other.to_string()),
         }
-    }
-}
-
-impl From<ProcessError> for RequestError {
-    fn from(error: ProcessError) -> Self {
-        Self::of_row(0, error)
     }
 }
 

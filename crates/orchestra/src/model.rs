@@ -1,18 +1,17 @@
 //! A model that answers requests of a program: a flow of one batch stage, planned from the model file alone, whose rows are tensors.
 
 use std::future::IntoFuture;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{BoxFuture, try_join_all};
+use futures::future::BoxFuture;
 use orchestra_core::TensorSpec;
-use orchestra_core::data::{Column, ColumnType, Schema, Value};
-use orchestra_core::row_bytes::StoredValue;
-use orchestra_kinds::read_reply;
+use orchestra_core::data::{Column, ColumnType, OwnedRow, Schema};
 use orchestra_plan::tree::{Table, Toml};
 use orchestra_plan::{ModelTables, Plan, model_tables, toml_key};
-use orchestra_runtime::{Admitted, ReplyRecord, RequestFlow};
+use orchestra_runtime::{CopiedOutput, RequestFlow, RequestRows};
 
 use crate::environment::{Orchestra, blocking};
 use crate::error::{RequestError, StartError};
@@ -310,42 +309,21 @@ impl Model {
 
 impl ServedModel {
     async fn infer(&self, name: &str, inputs: &Tensors, terms: Terms) -> Result<Tensors, RequestError> {
-        let (rows, inputs) = self.check(inputs)?;
+        let rows = TensorRows(self.check(inputs)?);
         let admitted = self.flow.admit(terms.begin()).await?;
-        admitted.in_time(self.rows(&admitted, name, rows, &inputs)).await
+        let mut pieces = admitted.in_time(admitted.rows(name, &rows)).await?;
+        pieces.sort_unstable_by_key(|piece| piece.first);
+        debug_assert_eq!(pieces.iter().map(|piece| piece.count).sum::<usize>(), rows.count());
+        let mut columns: Vec<_> = pieces.into_iter().map(|piece| piece.columns.into_iter()).collect();
+        let output = |TensorInfo { name, .. }: &TensorInfo| {
+            let pieces = columns.iter_mut().filter_map(Iterator::next).collect();
+            Ok((name.clone(), stacked(name, rows.count(), pieces)?))
+        };
+        self.outputs.iter().map(output).collect()
     }
 
-    async fn rows(
-        &self,
-        admitted: &Admitted<'_>,
-        name: &str,
-        rows: usize,
-        inputs: &[&Tensor],
-    ) -> Result<Tensors, RequestError> {
-        let row = |row: usize| async move {
-            let show = |show: &mut dyn FnMut(&[Value<'_>])| show(&self.values(inputs, row));
-            admitted.row(name, &show).await.map_err(|error| RequestError::of_row(row, error))
-        };
-        let records = try_join_all((0..rows).map(row)).await?;
-        let answers: Vec<Vec<StoredValue<'_>>> = records.iter().map(|records| values(records)).collect();
-        let output = |(at, TensorInfo { name, .. }): (usize, &TensorInfo)| {
-            let rows: Vec<&StoredValue<'_>> = answers.iter().map(|row| &row[at]).collect();
-            Ok((name.clone(), stacked(name, &rows)?))
-        };
-        self.outputs.iter().enumerate().map(output).collect()
-    }
-
-    /// One row of a request, where it lies.
-    fn values<'a>(&'a self, inputs: &[&'a Tensor], row: usize) -> Vec<Value<'a>> {
-        let value = |(tensor, column): (&&'a Tensor, &'a Column)| match tensor.row(&column.name, row) {
-            Some(view) => Value::Tensor(view),
-            None => Value::Text(tensor.as_texts().map_or("", |texts| &texts[row])),
-        };
-        inputs.iter().zip(&self.inputs).map(value).collect()
-    }
-
-    /// The number of rows, and the tensors in the order of the inputs, if they match them.
-    fn check<'a>(&self, tensors: &'a Tensors) -> Result<(usize, Vec<&'a Tensor>), RequestError> {
+    /// The tensors in the order of the inputs, if they match them.
+    fn check<'a>(&self, tensors: &'a Tensors) -> Result<Vec<&'a Tensor>, RequestError> {
         let names = || self.inputs.iter().map(|input| &*input.name).collect::<Vec<_>>().join("`, `");
         let wrong = |what: String| Err(RequestError::Input(what));
         if let Some((name, _)) = tensors.iter().find(|(name, _)| {
@@ -381,7 +359,7 @@ impl ServedModel {
                 ));
             }
         }
-        Ok((rows, ordered))
+        Ok(ordered)
     }
 }
 
@@ -390,36 +368,51 @@ fn written(input: &Column) -> String {
     Schema(vec![input.clone()]).to_string()
 }
 
-/// The outputs of a row, which has one record.
-fn values(records: &[ReplyRecord]) -> Vec<StoredValue<'_>> {
-    let [record] = records else { unreachable!("a model gives one row for each") };
-    read_reply(&record.bytes).expect("the sink has written it").1
+/// The rows of a request, whose tensors match the inputs.
+struct TensorRows<'a>(Vec<&'a Tensor>);
+
+impl RequestRows for TensorRows<'_> {
+    fn count(&self) -> usize {
+        self.0.first().map_or(0, |tensor| tensor.n_rows())
+    }
+
+    fn write(&self, column: usize, rows: Range<usize>, to: &mut [u8]) {
+        to.copy_from_slice(self.0[column].rows(rows));
+    }
+
+    fn row(&self, row: usize) -> OwnedRow {
+        self.0.iter().map(|tensor| tensor.owned_row(row)).collect()
+    }
 }
 
-/// The rows of an output as one tensor.
-fn stacked(name: &str, rows: &[&StoredValue<'_>]) -> Result<Tensor, RequestError> {
-    if let Some(texts) = rows.iter().map(|row| text_of(row)).collect::<Option<Vec<String>>>() {
-        return Ok(Tensor::texts([texts.len()], texts).expect("as many as there are"));
+/// An output of `n` rows, of which each piece has some.
+fn stacked(name: &str, n: usize, pieces: Vec<CopiedOutput>) -> Result<Tensor, RequestError> {
+    let mut pieces = pieces.into_iter();
+    let (dtype, row, first) = match pieces.next().expect("a request has rows") {
+        CopiedOutput::Tensor { dtype, row, data } => (dtype, row, data),
+        CopiedOutput::Texts(mut texts) => {
+            for piece in pieces {
+                if let CopiedOutput::Texts(more) = piece {
+                    texts.extend(more);
+                }
+            }
+            return Ok(Tensor::texts([texts.len()], texts).expect("as many as there are"));
+        }
+    };
+    let mut all = vec![first];
+    for piece in pieces {
+        match piece {
+            CopiedOutput::Tensor { row: other, data, .. } if other == row => all.push(data),
+            CopiedOutput::Tensor { row: other, .. } => {
+                return Err(RequestError::Ragged { output: name.to_owned(), first: row, other });
+            }
+            CopiedOutput::Texts(_) => unreachable!("an output has one type"),
+        }
     }
-    let tensors = rows.iter().map(|row| match row {
-        StoredValue::Tensor { dtype, shape, data, .. } => (*dtype, shape, &**data),
-        other => unreachable!("a batch stage gives tensors and texts, and no {other:?}"),
-    });
-    let tensors: Vec<_> = tensors.collect();
-    let (dtype, first, _) = tensors[0];
-    if let Some((_, other, _)) = tensors.iter().find(|(_, shape, _)| *shape != first) {
-        let (output, other) = (name.to_owned(), (*other).clone());
-        return Err(RequestError::Ragged { output, first: first.clone(), other });
-    }
-    let rows: Vec<&[u8]> = tensors.iter().map(|(_, _, data)| *data).collect();
-    Ok(Tensor::of_rows(dtype, first, &rows))
-}
-
-fn text_of(value: &StoredValue<'_>) -> Option<String> {
-    match value {
-        StoredValue::Text(text) => Some((**text).to_owned()),
-        _ => None,
-    }
+    Ok(match &all[..] {
+        [one] => Tensor::of_aligned(dtype, n, &row, one.clone()),
+        pieces => Tensor::of_rows(dtype, n, &row, &pieces.iter().map(|piece| &piece[..]).collect::<Vec<_>>()),
+    })
 }
 
 #[cfg(feature = "tower")]

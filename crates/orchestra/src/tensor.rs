@@ -1,13 +1,13 @@
 //! Tensors of requests and answers, by name. TensorElements are in native byte order, row-major. It knows no model.
 
 use std::fmt;
-use std::ops::Index;
+use std::ops::{Index, Range};
 use std::sync::Arc;
 
 use bytemuck::{CheckedBitPattern, NoUninit};
 use bytes::Bytes;
 use orchestra_core::DType;
-use orchestra_core::data::{Column, OwnedValue, TensorView};
+use orchestra_core::data::{Column, OwnedValue};
 use thiserror::Error;
 
 /// A number, or `true` and `false`, as an element of tensors.
@@ -132,19 +132,22 @@ impl Tensor {
         Ok(Self { shape, elements: TensorElements::Texts(texts.into()) })
     }
 
-    /// Rows of the same type and shape, one behind the other. Their elements lie at an address that fits every type.
-    pub(crate) fn of_rows(dtype: DType, row: &[usize], rows: &[&[u8]]) -> Self {
-        let n_bytes = rows.iter().map(|row| row.len()).sum::<usize>();
+    /// `n` rows of the same type and shape, in pieces. Their elements lie at an address that fits every type.
+    pub(crate) fn of_rows(dtype: DType, n: usize, row: &[usize], pieces: &[&[u8]]) -> Self {
+        let n_bytes = pieces.iter().map(|piece| piece.len()).sum::<usize>();
         let mut words = vec![0_u64; n_bytes.div_ceil(size_of::<u64>())];
         let mut rest = bytemuck::cast_slice_mut::<u64, u8>(&mut words);
-        for row in rows {
-            let (to, behind) = rest.split_at_mut(row.len());
-            to.copy_from_slice(row);
+        for piece in pieces {
+            let (to, behind) = rest.split_at_mut(piece.len());
+            to.copy_from_slice(piece);
             rest = behind;
         }
-        let shape = [&[rows.len()], row].concat();
-        let bytes = Bytes::from_owner(AsBytes(words)).slice(..n_bytes);
-        Self { shape, elements: TensorElements::Numbers(dtype, bytes) }
+        Self::of_aligned(dtype, n, row, Bytes::from_owner(AsBytes(words)).slice(..n_bytes))
+    }
+
+    /// The same of one piece that lies at such an address.
+    pub(crate) fn of_aligned(dtype: DType, n: usize, row: &[usize], bytes: Bytes) -> Self {
+        Self { shape: [&[n], row].concat(), elements: TensorElements::Numbers(dtype, bytes) }
     }
 
     /// The same elements with another shape.
@@ -224,16 +227,24 @@ impl Tensor {
         self.shape.first().copied().unwrap_or_default()
     }
 
-    /// A row of numbers; `None` of texts.
-    pub(crate) fn row<'a>(&'a self, name: &'a str, row: usize) -> Option<TensorView<'a>> {
-        let TensorElements::Numbers(dtype, bytes) = &self.elements else { return None };
+    /// The elements of some rows of numbers; none of texts.
+    pub(crate) fn rows(&self, rows: Range<usize>) -> &[u8] {
+        let TensorElements::Numbers(_, bytes) = &self.elements else { return &[] };
         let n = bytes.len() / self.n_rows().max(1);
-        Some(TensorView {
-            name,
-            dtype: *dtype,
-            shape: &self.shape[1..],
-            data: &bytes[row * n..(row + 1) * n],
-        })
+        &bytes[rows.start * n..rows.end * n]
+    }
+
+    /// A row as a value of its own.
+    pub(crate) fn owned_row(&self, row: usize) -> OwnedValue {
+        match &self.elements {
+            TensorElements::Numbers(dtype, _) => OwnedValue::Tensor {
+                name: "".into(),
+                dtype: *dtype,
+                shape: self.shape[1..].into(),
+                data: self.rows(row..row + 1).into(),
+            },
+            TensorElements::Texts(texts) => OwnedValue::Text(texts[row].as_str().into()),
+        }
     }
 }
 
@@ -427,7 +438,7 @@ mod tests {
         assert!(
             tensor.as_texts().is_err() && Tensor::texts([1], vec!["a".into()]).unwrap().as_bytes().is_err()
         );
-        assert_eq!(tensor.row("x", 1).unwrap().data, bytemuck::cast_slice::<i64, u8>(&[3, 4]));
+        assert_eq!(tensor.rows(1..2), bytemuck::cast_slice::<i64, u8>(&[3, 4]));
     }
 
     #[test]
@@ -443,9 +454,9 @@ mod tests {
     fn rows_are_joined_at_an_address_that_fits_every_type() {
         let row = 1.5_f64.to_ne_bytes();
         let shifted = [&[0_u8][..], &row].concat();
-        let tensor = Tensor::of_rows(DType::F64, &[1], &[&shifted[1..], &row]);
+        let tensor = Tensor::of_rows(DType::F64, 2, &[1], &[&shifted[1..], &row]);
         assert_eq!((tensor.shape(), tensor.as_slice::<f64>().unwrap()), (&[2, 1][..], &[1.5, 1.5][..]));
-        let bytes = Tensor::of_rows(DType::U8, &[3], &[b"abc", b"def"]);
-        assert_eq!(bytes.as_slice::<u8>().unwrap(), b"abcdef");
+        let bytes = Tensor::of_rows(DType::U8, 3, &[3], &[b"abcdef", b"ghi"]);
+        assert_eq!((bytes.shape(), bytes.as_slice::<u8>().unwrap()), (&[3, 3][..], &b"abcdefghi"[..]));
     }
 }

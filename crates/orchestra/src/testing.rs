@@ -105,8 +105,8 @@ impl TestBatch<'_> {
                 return (name, Tensor::texts([self.rows], texts).expect("one for each row"));
             }
             let row: Vec<usize> = output.tensor.row.iter().map(|dim| dim.fixed().unwrap_or(1)).collect();
-            let zeros = vec![0; row.iter().product::<usize>() * dtype.size_bytes()];
-            (name, Tensor::of_rows(dtype, &row, &vec![&zeros[..]; self.rows]))
+            let zeros = vec![0; self.rows * row.iter().product::<usize>() * dtype.size_bytes()];
+            (name, Tensor::of_rows(dtype, self.rows, &row, &[&zeros]))
         };
         self.outputs.iter().map(zeros).collect()
     }

@@ -104,7 +104,7 @@ impl Loops {
         let places = first..first + numbers.len();
         // SAFETY: here and below, no run is on its way.
         let write = |input: usize, row: usize, bytes: &[u8]| unsafe {
-            self.arena.input_row_mut(SlotId(0), input, row).copy_from_slice(bytes);
+            self.arena.input_rows_mut(SlotId(0), input, row, 1).copy_from_slice(bytes);
         };
         for (row, number) in places.clone().zip(numbers) {
             write(0, row, &number.to_ne_bytes());

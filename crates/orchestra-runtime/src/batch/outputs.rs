@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use orchestra_core::data::{Column, ColumnType, Label, OwnedRow, Pixels, TensorView, Value};
 use orchestra_core::model_output::texts;
 use orchestra_core::{DType, Dim, TensorSpec};
@@ -110,10 +111,30 @@ fn open_rows<'a>(
 
 /// The shape and the bytes of a row.
 fn open_row<'a>(pieces: &[OpenRows<'a>], row: usize) -> (&'a [usize], &'a [u8]) {
+    open_rows_at(pieces, row, 1)
+}
+
+/// The shape of rows of one piece, and their bytes.
+fn open_rows_at<'a>(pieces: &[OpenRows<'a>], row: usize, count: usize) -> (&'a [usize], &'a [u8]) {
     let piece = pieces.partition_point(|piece| piece.end <= row);
     let first = if piece == 0 { 0 } else { pieces[piece - 1].end };
     let OpenRows { shape, row_bytes, data, .. } = &pieces[piece];
-    (shape, &data[(row - first) * row_bytes..(row - first + 1) * row_bytes])
+    (shape, &data[(row - first) * row_bytes..(row - first + count) * row_bytes])
+}
+
+/// So many bytes at an address that fits every type of element.
+fn aligned(n: usize, write: impl FnOnce(&mut [u8])) -> Bytes {
+    let mut words = vec![0_u64; n.div_ceil(size_of::<u64>())];
+    write(&mut bytemuck::cast_slice_mut(&mut words)[..n]);
+    Bytes::from_owner(AlignedWords(words)).slice(..n)
+}
+
+struct AlignedWords(Vec<u64>);
+
+impl AsRef<[u8]> for AlignedWords {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
+    }
 }
 
 fn missing(name: &str) -> String {
@@ -139,6 +160,19 @@ pub enum OutputRows<'a> {
     Lists(Vec<Arc<[OwnedRow]>>),
 }
 
+/// What a batch gave for some rows, in memory of their own.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CopiedOutput {
+    Tensor {
+        dtype: DType,
+        /// The shape of each row.
+        row: Vec<usize>,
+        /// At an address that fits every type of element.
+        data: Bytes,
+    },
+    Texts(Vec<String>),
+}
+
 /// Rows of one shape.
 pub struct OpenRows<'a> {
     /// The row behind the last of them.
@@ -149,6 +183,34 @@ pub struct OpenRows<'a> {
 }
 
 impl OutputRows<'_> {
+    /// As many of `count` rows from `first` on as have one shape, which is at least one.
+    pub fn alike(&self, first: usize, count: usize) -> usize {
+        let OutputRows::Open { pieces, .. } = self else { return count };
+        let piece = pieces.partition_point(|piece| piece.end <= first);
+        count.min(pieces[piece].end - first)
+    }
+
+    /// A copy of these rows, which have one shape. `None`: they are neither numbers nor texts.
+    pub fn copy(&self, first: usize, count: usize) -> Option<CopiedOutput> {
+        Some(match self {
+            OutputRows::Tensors { spec, shape, row_bytes, data } => {
+                let data = data.slice(first * row_bytes..(first + count) * row_bytes);
+                let data = aligned(data.len(), |to| data.copy_to(to));
+                CopiedOutput::Tensor { dtype: spec.dtype, row: shape.clone(), data }
+            }
+            OutputRows::Open { spec, pieces } => {
+                let (row, data) = open_rows_at(pieces, first, count);
+                let data = aligned(data.len(), |to| to.copy_from_slice(data));
+                CopiedOutput::Tensor { dtype: spec.dtype, row: row.to_vec(), data }
+            }
+            OutputRows::Texts(texts) => {
+                let texts = texts[first..first + count].iter();
+                CopiedOutput::Texts(texts.map(|text| (*text).to_owned()).collect())
+            }
+            _ => return None,
+        })
+    }
+
     /// A row, which is copied to `copy` where its worker could still write to it.
     pub fn row<'a>(&'a self, row: usize, copy: &'a mut Vec<u8>) -> Value<'a> {
         match self {

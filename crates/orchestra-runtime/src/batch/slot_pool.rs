@@ -5,6 +5,7 @@
 //! slot a writer gets, and when a slot is filled, `SlotClaims` says.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -81,12 +82,12 @@ pub struct Filled {
     pub filled: Duration,
 }
 
-/// A row that one writer holds. Dropped unpublished, it becomes a hole: a row of its batch that is not read.
+/// Rows of one slot that one writer holds. Dropped unpublished, each becomes a hole: a row of its batch that is not read.
 pub struct RowLease<'a> {
     /// Borrowed: a reference count would go from core to core with each row.
     pool: &'a SlotPool,
     slot: SlotId,
-    row: usize,
+    rows: Range<usize>,
     published: bool,
 }
 
@@ -141,12 +142,12 @@ impl SlotPool {
 
     /// Claims the next row of the open slot, if there is one.
     pub fn claim_now(&self) -> Option<RowLease<'_>> {
-        self.claims.claim_now().map(|claim| self.lease(claim))
+        self.claims.claim_now(1).map(|claim| self.lease(claim))
     }
 
     /// Claims the next row, waiting for a free slot if need be. `None` when the pool was shut. Blocks: never call it in an actor.
     pub fn claim(&self) -> Option<RowLease<'_>> {
-        self.claim_or(NoneFree::Wait)
+        self.claim_or(1, NoneFree::Wait)
     }
 
     /// As [`SlotPool::claim`], for a row that is trimmed to `size`. All rows of a slot are trimmed alike, so there is one with room for each size; where
@@ -166,17 +167,17 @@ impl SlotPool {
             }
             *open_size = size;
         }
-        let lease = self.claim_or(NoneFree::GiveUp);
+        let lease = self.claim_or(1, NoneFree::GiveUp);
         lease.or_else(|| {
             self.close_aside(LeaveReason::Size);
             self.claim()
         })
     }
 
-    /// The same without blocking the thread. Only one task at a time may wait here.
-    pub async fn claim_async(&self) -> Option<RowLease<'_>> {
+    /// As [`SlotPool::claim`], of up to `most` rows of one slot, without blocking the thread. Only one task at a time may wait here.
+    pub async fn claim_async(&self, most: usize) -> Option<RowLease<'_>> {
         loop {
-            let lease = self.claim_or(NoneFree::GiveUp);
+            let lease = self.claim_or(most, NoneFree::GiveUp);
             if lease.is_some() || self.claims.is_shut() {
                 return lease;
             }
@@ -185,11 +186,11 @@ impl SlotPool {
         }
     }
 
-    fn claim_or(&self, none_free: NoneFree) -> Option<RowLease<'_>> {
-        if let Some(lease) = self.claim_now() {
-            return Some(lease);
+    fn claim_or(&self, most: usize, none_free: NoneFree) -> Option<RowLease<'_>> {
+        if let Some(claim) = self.claims.claim_now(most) {
+            return Some(self.lease(claim));
         }
-        let (claim, opened) = self.claims.claim_or_open(none_free, |slot| {
+        let (claim, opened) = self.claims.claim_or_open(most, none_free, |slot| {
             self.in_use.add(1);
             let now = u64::try_from(self.clock.now().as_nanos()).unwrap_or(u64::MAX);
             self.open_since.store(now, Ordering::Relaxed);
@@ -209,7 +210,7 @@ impl SlotPool {
         if let Some(closed) = claim.closes {
             self.end(closed, LeaveReason::Full);
         }
-        RowLease { pool: self, slot: claim.slot, row: claim.row, published: false }
+        RowLease { pool: self, slot: claim.slot, rows: claim.rows, published: false }
     }
 
     /// What the batcher is told of from now on. What has happened by now it has to look for itself, after this.
@@ -277,9 +278,12 @@ impl SlotPool {
         }
     }
 
-    fn publish(&self, slot: SlotId, row: usize, token: Option<Token>) {
-        *locked(&self.claims.slot(slot).tokens[row]) = token;
-        if let Some(complete) = self.claims.publish(slot) {
+    fn publish(&self, slot: SlotId, rows: Range<usize>, mut token: impl FnMut(usize) -> Option<Token>) {
+        let n = rows.len();
+        for (at, cell) in self.claims.slot(slot).tokens[rows].iter().enumerate() {
+            *locked(cell) = token(at);
+        }
+        if let Some(complete) = self.claims.publish(slot, n) {
             self.queue(complete);
         }
     }
@@ -312,9 +316,16 @@ impl Drop for SlotPool {
 }
 
 impl RowLease<'_> {
+    /// How many rows, at least one.
+    pub fn n_rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Its rows of an input, one behind the other.
     pub fn input_mut(&mut self, input: usize) -> &mut [u8] {
-        // SAFETY: this lease is the only holder of the row until it is published, and `&mut self` allows one borrow at a time.
-        unsafe { self.pool.arena.input_row_mut(self.slot, input, self.row) }
+        let (first, n) = (self.rows.start, self.rows.len());
+        // SAFETY: this lease is the only holder of the rows until it is published, and `&mut self` allows one borrow at a time.
+        unsafe { self.pool.arena.input_rows_mut(self.slot, input, first, n) }
     }
 
     /// The element type of an input.
@@ -322,16 +333,24 @@ impl RowLease<'_> {
         self.pool.arena.layout().inputs[input].tensor.dtype
     }
 
+    /// Of one row.
     pub fn publish(mut self, token: Token) {
         self.published = true;
-        self.pool.publish(self.slot, self.row, Some(token));
+        let mut token = Some(token);
+        self.pool.publish(self.slot, self.rows.clone(), |_| token.take());
+    }
+
+    /// With the token of each row.
+    pub fn publish_all(mut self, token: impl Fn(usize) -> Token) {
+        self.published = true;
+        self.pool.publish(self.slot, self.rows.clone(), |at| Some(token(at)));
     }
 }
 
 impl Drop for RowLease<'_> {
     fn drop(&mut self) {
         if !self.published {
-            self.pool.publish(self.slot, self.row, None);
+            self.pool.publish(self.slot, self.rows.clone(), |_| None);
         }
     }
 }

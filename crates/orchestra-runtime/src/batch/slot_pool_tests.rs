@@ -243,19 +243,19 @@ fn a_writer_without_a_free_slot_waits_until_one_is_dropped_or_the_pool_is_shut()
 async fn a_task_without_a_free_slot_waits_until_one_is_dropped_or_the_pool_is_shut() {
     let (pool, _events) = pool(1, 1);
     for round in 0..3 {
-        pool.claim_async().await.unwrap().publish(ticket(round));
+        pool.claim_async(1).await.unwrap().publish(ticket(round));
         let held = pool.next_filled().unwrap();
-        let mut waiting = std::pin::pin!(pool.claim_async());
+        let mut waiting = std::pin::pin!(pool.claim_async(1));
         assert!(futures::poll!(waiting.as_mut()).is_pending());
         drop(held);
         drop(waiting.await.expect("the slot is free again"));
         assert_eq!(all_filled(&pool)[0].tokens.iter().flatten().count(), 0, "its lease left a hole");
     }
-    pool.claim_async().await.unwrap().publish(ticket(9));
+    pool.claim_async(1).await.unwrap().publish(ticket(9));
     let held = pool.next_filled();
-    let mut waiting = std::pin::pin!(pool.claim_async());
+    let mut waiting = std::pin::pin!(pool.claim_async(1));
     assert!(futures::poll!(waiting.as_mut()).is_pending());
     pool.shut();
-    assert!(waiting.await.is_none() && pool.claim_async().await.is_none());
+    assert!(waiting.await.is_none() && pool.claim_async(1).await.is_none());
     drop(held);
 }

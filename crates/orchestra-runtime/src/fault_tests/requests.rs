@@ -142,7 +142,7 @@ async fn a_row_that_kills_workers_fails_alone_and_by_name() {
     let answers = join_all((0..20).map(|item| ask(&flow, item))).await;
     for (item, answer) in (0..).zip(answers) {
         if item == 7 {
-            let Err(ProcessError::Failed(failure)) = answer else { panic!("{answer:?}") };
+            let Err(ProcessError::Failed { failure, .. }) = answer else { panic!("{answer:?}") };
             let n_begun = begun(&log).iter().filter(|item| **item == 7).count();
             assert_eq!((failure.kind, failure.attempts as usize), (FailureKind::Crash, n_begun));
         } else {

@@ -354,7 +354,7 @@ async fn feed(stage: Stage, feed: Feed) {
             tokio::time::sleep(stage.pause).await;
         }
         // Without blocking: all actors share this thread, and a slot that another thread gives back may wake no claim that blocks.
-        let Some(mut lease) = feed.pool.claim_async().await else { return };
+        let Some(mut lease) = feed.pool.claim_async(1).await else { return };
         lease.input_mut(0).copy_from_slice(&(index as f32).to_ne_bytes());
         let id = ItemId { source: SourceId(0), index };
         let ticket = Ticket::alone(id, index, &index.to_string(), b"");

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use orchestra_core::batch_layout::TensorSpan;
 use orchestra_core::data::{ColumnType, ItemError};
 use orchestra_core::lineage::End;
 use orchestra_core::shapes::{
@@ -253,6 +254,31 @@ impl Chain {
         });
     }
 
+    /// The same batch, and which column of the source each of its inputs is, where all rows can be copied there as they are.
+    pub fn batch_of_columns(&self) -> Option<(&Arc<SlotPool>, impl Iterator<Item = usize> + Clone)> {
+        let pool = self.only_batch()?;
+        let reads = &self.leaves[0].reads;
+        let inputs = &pool.arena.layout().inputs;
+        let is_same = |(read, input): (&ColumnRef, &TensorSpan)| {
+            let tensor = self.context.plan.column(*read).ty.tensor();
+            tensor.is_some_and(|tensor| tensor.dtype == input.tensor.dtype)
+        };
+        let all = reads.iter().zip(inputs).all(is_same) && reads.len() == inputs.len();
+        all.then(|| (pool, reads.iter().map(|read| read.column)))
+    }
+
+    /// Publishes rows of [`Chain::batch_of_columns`] that are written, each of which is a whole item.
+    pub fn publish(&self, lease: RowLease<'_>, first: &Ticket) {
+        self.context.stats.first_items(self.origin).pass();
+        if self.context.tracer.is_on() {
+            let (stage, now) = (self.leaves[0].stage, self.context.clock.now());
+            for at in 0..lease.n_rows() {
+                first.behind(at).timeline().into_iter().for_each(|item| item.queued(stage, now));
+            }
+        }
+        lease.publish_all(|at| Token::whole(first.behind(at)));
+    }
+
     /// Has a row worked on, which belongs to `token`, and ends what was not handed on of it.
     fn with<'a>(
         &'a self,
@@ -346,8 +372,8 @@ impl Chain {
             fold.parts(parts);
         }
         out.n_failed = 0;
-        let whole = out.whole.take();
-        if out.ends.is_empty() && whole.is_none() {
+        let (whole, outputs) = (out.whole.take(), std::mem::take(&mut out.outputs));
+        if out.ends.is_empty() && whole.is_none() && outputs.is_empty() {
             return;
         }
         let text = if out.ends.iter().all(|(_, end)| end.records.is_empty()) {
@@ -361,7 +387,7 @@ impl Chain {
             TokenEnd { ticket, end: End { share, records, failure } }
         };
         let tokens = out.ends.drain(..).map(end).collect();
-        self.ends.ended(EndedRows { whole, tokens });
+        self.ends.ended(EndedRows { whole, tokens, outputs });
     }
 
     pub fn book(&self, counts: &[MapCount]) {

@@ -56,7 +56,8 @@ impl Ends for JournalEnds {
         if state.is_closed {
             return;
         }
-        let EndedRows { whole, tokens } = rows;
+        let EndedRows { whole, tokens, outputs } = rows;
+        debug_assert!(outputs.is_empty(), "items of a run have records");
         let mut finished = Vec::with_capacity(tokens.len());
         for TokenEnd { ticket, end } in tokens {
             if let Some(lineage) = state.lineages.get_mut(&ticket.id().source) {

@@ -19,13 +19,17 @@ use super::chain::{Chain, Outcome};
 use super::token::Token;
 use crate::actor_threads::waiting_threads;
 use crate::batch::completion::Completion;
+use crate::batch::outputs::OutputRows;
 use crate::flow::committer::BYTES_AT_ONCE;
-use crate::messages::{CompletedBatch, PipelineMsg, SingleRecordItems};
+use crate::messages::{CompletedBatch, PipelineMsg, RequestOutputs, SingleRecordItems};
 use crate::panics::run_blocking;
 use crate::trace::DoneRows;
 
 /// What a worker gave for a row.
 type OutputValues<'a> = SmallVec<[Value<'a>; 4]>;
+
+/// Why rows of a batch have no outputs; `None`: they were dropped.
+type WithoutOutputs = BTreeMap<usize, Option<ItemError>>;
 
 pub struct Processor {
     work: Arc<ProcessorWork>,
@@ -117,7 +121,7 @@ impl ProcessorWork {
     }
 
     /// The rows that have no outputs: why they have failed, or `None` where they were dropped.
-    fn without_outputs(&self, batch: &CompletedBatch) -> Result<BTreeMap<usize, Option<ItemError>>, String> {
+    fn without_outputs(&self, batch: &CompletedBatch) -> Result<WithoutOutputs, String> {
         let RowsWithoutOutputs { dropped, failed } = &batch.without;
         let dropped = dropped.iter().map(|row| (*row, None));
         let without: BTreeMap<_, _> =
@@ -149,36 +153,26 @@ impl ProcessorWork {
         out.text.reserve(usual_text + usual_text / 16);
         let mut failed_rows = Vec::new();
         let (mut n_rows, mut n_failed, mut n_dropped) = (0, 0, 0);
-        let rows = batch.rows.first..batch.rows.first + batch.rows.count;
-        for row in rows {
+        let mut rows = batch.rows.first..batch.rows.first + batch.rows.count;
+        while let Some(row) = rows.next() {
             let Some(token) = batch.slot.tokens.get(row).and_then(Option::as_ref) else { continue };
+            if let Ok((outputs, without)) = &given
+                && token.ticket.asks_for_outputs()
+                && let Some(given) = self.outputs_of_request(&batch, row, outputs, without)
+            {
+                n_rows += given.count as u64;
+                rows.start += given.count - 1;
+                out.outputs.push(given);
+                continue;
+            }
             n_rows += 1;
             if let (Some(trace), None, Some(item)) = (&batch.trace, linear, token.ticket.timeline()) {
                 item.ran(trace); // Before the item can end.
             }
-            if token.ticket.is_withdrawn() {
-                n_dropped += 1;
-                self.chain.drop_row(token, &mut out);
-                continue;
-            }
             let before = (out.done.len(), out.n_failed);
-            let at = row - batch.rows.first;
-            match &given {
-                Ok((outputs, without)) => match without.get(&at) {
-                    None => {
-                        let values = outputs.iter().zip(&mut copies).map(|(rows, copy)| rows.row(at, copy));
-                        self.row(&values.collect::<OutputValues<'_>>(), token, &mut runs, &mut out);
-                    }
-                    Some(None) => {
-                        n_dropped += 1;
-                        self.chain.drop_row(token, &mut out);
-                    }
-                    Some(Some(item_error)) => {
-                        self.chain.fail(token, self.stage, item_error.clone(), &mut out);
-                    }
-                },
-                Err(error) => self.chain.fail(token, self.stage, ItemError::result(error.clone()), &mut out),
-            }
+            let is_dropped =
+                self.one_row(&given, row - batch.rows.first, token, &mut copies, (&mut runs, &mut out));
+            n_dropped += u64::from(is_dropped);
             n_failed += out.n_failed - before.1;
             if linear.is_some() && out.done.len() == before.0 {
                 if let (Some(trace), Some(item)) = (&batch.trace, token.ticket.timeline()) {
@@ -202,6 +196,66 @@ impl ProcessorWork {
         self.chain.send(&mut out);
         out.text.clear();
         lock().push((runs, out));
+    }
+
+    /// Takes a row on, or says why it ends here. Whether it was dropped.
+    fn one_row(
+        &self,
+        given: &Result<(Vec<OutputRows<'_>>, WithoutOutputs), String>,
+        at: usize,
+        token: &Token,
+        copies: &mut [Vec<u8>],
+        (runs, out): (&mut MapRuns, &mut Outcome),
+    ) -> bool {
+        let given = match given {
+            _ if token.ticket.is_withdrawn() => None,
+            Ok((outputs, without)) => match without.get(&at) {
+                None => Some(Ok(outputs)),
+                Some(Some(item_error)) => Some(Err(item_error.clone())),
+                Some(None) => None,
+            },
+            Err(error) => Some(Err(ItemError::result(error.clone()))),
+        };
+        match given {
+            Some(Ok(outputs)) => {
+                let values = outputs.iter().zip(copies).map(|(rows, copy)| rows.row(at, copy));
+                self.row(&values.collect::<OutputValues<'_>>(), token, runs, out);
+            }
+            Some(Err(item_error)) => self.chain.fail(token, self.stage, item_error, out),
+            None => {
+                self.chain.drop_row(token, out);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// What the batch has for the row, and for those behind it of the same request, as far as they have outputs of one shape.
+    fn outputs_of_request(
+        &self,
+        batch: &CompletedBatch,
+        row: usize,
+        outputs: &[OutputRows<'_>],
+        without: &WithoutOutputs,
+    ) -> Option<RequestOutputs> {
+        let (tokens, at) =
+            (&batch.slot.tokens[row..batch.rows.first + batch.rows.count], row - batch.rows.first);
+        let first = &tokens[0].as_ref()?.ticket;
+        let is_next = |(n, token): &(usize, &Option<Token>)| {
+            !without.contains_key(&(at + n))
+                && token.as_ref().is_some_and(|token| token.ticket.is_behind(first, *n))
+        };
+        let count = tokens.iter().enumerate().take_while(is_next).count();
+        let count = outputs.iter().fold(count, |count, output| output.alike(at, count));
+        if count == 0 || first.is_withdrawn() {
+            return None;
+        }
+        let columns = outputs.iter().map(|output| output.copy(at, count)).collect::<Option<_>>()?;
+        if let Some(trace) = &batch.trace {
+            let items = tokens[..count].iter().flatten().filter_map(|token| token.ticket.timeline());
+            items.for_each(|item| item.ran(trace)); // Before the item can end.
+        }
+        Some(RequestOutputs { first: first.clone(), count, columns })
     }
 
     /// Packs the items that have ended in the only sink.

@@ -28,14 +28,22 @@ struct TicketBlock {
     items: Vec<TicketItem>,
     /// By item; none in a run without traces.
     timelines: Vec<Timeline>,
-    /// Of the only item, where that is a request.
+    /// Where all of them are what one request asks about.
     request: Option<AcceptedRequest>,
 }
 
 struct AcceptedRequest {
-    content: RequestContent,
+    content: RequestPayload,
     /// The one who asked has gone: nothing more is to be done for it.
     is_withdrawn: AtomicBool,
+}
+
+/// What a request has brought for its items.
+pub enum RequestPayload {
+    /// The only item, whose records are asked for.
+    Records(Option<RequestContent>),
+    /// Rows of a model, whose outputs are asked for as they are. `Some`: the only one.
+    Outputs(Option<OwnedRow>),
 }
 
 #[derive(Debug, Clone)]
@@ -63,12 +71,45 @@ impl Ticket {
         Self { block: Arc::new(tickets.block), at: 0 }
     }
 
-    /// An item that someone asks about.
-    pub fn of_request(id: ItemId, name: &str, content: RequestContent, is_traced: bool) -> Self {
-        let mut tickets = TicketsBuilder::with_capacity(id.source, id.index, 1, is_traced);
-        tickets.add(id.index, name, b"");
-        tickets.block.request = Some(AcceptedRequest { content, is_withdrawn: AtomicBool::new(false) });
-        Self { block: Arc::new(tickets.block), at: 0 }
+    /// The first of `n` items that someone asks about, which share a name.
+    pub fn of_request(first: ItemId, n: usize, name: &str, content: RequestPayload, is_traced: bool) -> Self {
+        let item =
+            |index| TicketItem { index: first.index + index, locator_end: 0, name_begin: 0, end: name.len() };
+        let block = TicketBlock {
+            source: first.source,
+            first: first.index,
+            text: name.as_bytes().to_vec(),
+            items: (0..n as u64).map(item).collect(),
+            timelines: (0..if is_traced { n } else { 0 }).map(|_| Timeline::default()).collect(),
+            request: Some(AcceptedRequest { content, is_withdrawn: AtomicBool::new(false) }),
+        };
+        Self { block: Arc::new(block), at: 0 }
+    }
+
+    /// The number of the first item of its request.
+    pub fn request(&self) -> u64 {
+        self.block.first
+    }
+
+    /// Its place among the items of its request.
+    pub fn row_of_request(&self) -> usize {
+        self.at
+    }
+
+    /// The item that is so many places behind it in the same request.
+    pub fn behind(&self, n: usize) -> Self {
+        debug_assert!(self.at + n < self.block.items.len(), "it is an item of the request");
+        Self { block: Arc::clone(&self.block), at: self.at + n }
+    }
+
+    /// Whether it is that item.
+    pub fn is_behind(&self, first: &Self, n: usize) -> bool {
+        Arc::ptr_eq(&self.block, &first.block) && self.at == first.at + n
+    }
+
+    /// The outputs of its row are asked for as they are, and no records.
+    pub fn asks_for_outputs(&self) -> bool {
+        matches!(&self.block.request, Some(AcceptedRequest { content: RequestPayload::Outputs(_), .. }))
     }
 
     /// The one who asked has gone.
@@ -86,8 +127,10 @@ impl Ticket {
     /// Its row, where a request has brought that.
     pub fn row(&self) -> Option<&OwnedRow> {
         match &self.block.request.as_ref()?.content {
-            RequestContent::Row(row) => Some(row),
-            RequestContent::File(_) => None,
+            RequestPayload::Records(Some(RequestContent::Row(row))) | RequestPayload::Outputs(Some(row)) => {
+                Some(row)
+            }
+            RequestPayload::Records(_) | RequestPayload::Outputs(None) => None,
         }
     }
 
@@ -109,7 +152,10 @@ impl Ticket {
 
     /// What the kind of its source finds it by.
     pub fn locator(&self) -> &[u8] {
-        if let Some(AcceptedRequest { content: RequestContent::File(bytes), .. }) = &self.block.request {
+        if let Some(request) = &self.block.request {
+            let RequestPayload::Records(Some(RequestContent::File(bytes))) = &request.content else {
+                return b"";
+            };
             return bytes;
         }
         let begin = self.at.checked_sub(1).map_or(0, |before| self.block.items[before].end);

@@ -99,7 +99,7 @@ impl Ends for ReplyEnds {
         locked(&self.state).source = Some(actor);
     }
 
-    fn ended(&self, EndedRows { whole, tokens }: EndedRows) {
+    fn ended(&self, EndedRows { whole, tokens, outputs }: EndedRows) {
         debug_assert!(whole.is_none(), "a block of records has no answers");
         // A thread that panicked in here has left no known state, and its pipeline is built anew.
         let Ok(mut state) = self.state.lock() else { return };
@@ -112,7 +112,7 @@ impl Ends for ReplyEnds {
             state.lineage.end(id, sequence, ticket, end, &mut finished);
         }
         // Under the lock: what is closed answers nothing.
-        let handed = self.requests.finish(finished);
+        let handed = self.requests.finish(finished, outputs);
         if handed > 0
             && let Some(source) = &state.source
         {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures::future::BoxFuture;
-use orchestra_core::data::{OwnedRow, OwnedValue, Value, with_values};
+use orchestra_core::data::{Value, with_values};
 use orchestra_core::{Failure, SourceId, locked};
-use orchestra_plan::{Origin, Plan};
+use orchestra_plan::Plan;
 use orchestra_worker::loader::events::LARGEST_REQUEST;
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, SpawnErr};
@@ -16,23 +16,23 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
-use super::admission::{Admission, Place};
+use super::admission::Admission;
+use super::admitted::{Admitted, records};
 use super::endpoints::RequestEndpoints;
-use super::waiting::{PendingRequest, ReplyRecord, RequestEnd, Requests};
+use super::waiting::{ReplyRecord, Requests};
 use crate::account::meter::{Meter, RunObserver};
 use crate::account::status::RunStatus;
 use crate::context::{RunContext, RunOptions};
 use crate::fleet::device_watch::DeviceWatcher;
 use crate::fleet::launcher::Engines;
 use crate::fleet::live_workers::LiveWorker;
-use crate::flow::chain::{Chain, Outcome};
-use crate::flow::ticket::RequestContent;
-use crate::flow::token::Token;
+use crate::flow::chain::Chain;
+use crate::flow::ticket::{RequestContent, RequestPayload};
 use crate::messages::RootMsg;
 use crate::root::{RootArgs, RunRoot};
 use crate::run_end::EndReporter;
 use crate::start::AbortOnDrop;
-use orchestra_core::shapes::{RequestItem, RowScope};
+use orchestra_core::shapes::RequestItem;
 
 #[derive(Clone)]
 pub struct RequestFlowOptions {
@@ -72,8 +72,12 @@ pub enum ProcessError {
     #[error("{0}")]
     Input(String),
     /// A stage refuses the item, or it kills processes.
-    #[error("the item failed at stage `{}`: {}", .0.stage, .0.error)]
-    Failed(Failure),
+    #[error("item {row} failed at stage `{}`: {}", .failure.stage, .failure.error)]
+    Failed {
+        /// Its place in the request.
+        row: usize,
+        failure: Failure,
+    },
     /// As many requests wait as may wait.
     #[error("{0} requests wait already")]
     Overloaded(usize),
@@ -101,14 +105,11 @@ pub struct RequestTerms {
     pub waits: bool,
 }
 
-/// Shows a row that is not copied unless it has to wait for a thread of its own.
-pub type ShowRow<'a> = &'a (dyn Fn(&mut dyn FnMut(&[Value<'_>])) + Sync);
-
 /// A graph that answers requests. Dropping it kills its processes.
 pub struct RequestFlow {
-    requests: Arc<Requests>,
+    pub(super) requests: Arc<Requests>,
     /// Held while a row is claimed: `SlotPool::claim_async` allows one waiter.
-    turn: Arc<Admission>,
+    pub(super) turn: Arc<Admission>,
     root: AbortOnDrop,
     over: JoinHandle<()>,
     snapshots: watch::Receiver<RunStatus>,
@@ -218,8 +219,8 @@ impl RequestFlow {
         let admitted = self.admit(terms).await?;
         match &request.content {
             RequestContent::File(bytes) => {
-                let content = || Ok(RequestContent::File(bytes.clone()));
-                admitted.in_time(admitted.queued(&request.name, content)).await
+                let content = || Ok(RequestPayload::Records(Some(RequestContent::File(bytes.clone()))));
+                admitted.in_time(admitted.queued(&request.name, content)).await.map(records)
             }
             RequestContent::Row(row) => {
                 let show = |show: &mut dyn FnMut(&[Value<'_>])| with_values(row, show);
@@ -253,7 +254,7 @@ impl RequestFlow {
         self.requests.admission.emptied().await;
     }
 
-    async fn chain(&self) -> Result<Arc<Chain>, ProcessError> {
+    pub(super) async fn chain(&self) -> Result<Arc<Chain>, ProcessError> {
         self.requests.chain().await.ok_or_else(|| ProcessError::Over(self.requests.why_over()))
     }
 
@@ -330,99 +331,4 @@ impl RequestFlow {
         // An error means that the task was cancelled with its runtime, which ends the workers as well.
         let _ = over.await;
     }
-}
-
-/// A request that has a place, and takes its items through the graph.
-pub struct Admitted<'a> {
-    flow: &'a RequestFlow,
-    place: Arc<Place>,
-    terms: RequestTerms,
-}
-
-impl<'a> Admitted<'a> {
-    /// Waits for what is asked, no longer than until the deadline.
-    pub async fn in_time<T, E: From<ProcessError>>(
-        &self,
-        asked: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, E> {
-        match self.terms.deadline {
-            Some(deadline) => {
-                timeout_at(deadline, asked).await.unwrap_or_else(|_| Err(ProcessError::Deadline.into()))
-            }
-            None => asked.await,
-        }
-    }
-
-    /// As [`RequestFlow::process`], of a row that fits.
-    pub async fn row(&self, name: &str, row: ShowRow<'_>) -> Result<Vec<ReplyRecord>, ProcessError> {
-        loop {
-            let chain = self.flow.chain().await?;
-            if chain.only_batch().is_none() {
-                return self.queued(name, || owned(row)).await;
-            }
-            let Some(pending) = self.write_row(&chain, name, row).await else { continue };
-            if let Some(answer) = self.answer(pending).await? {
-                return Ok(answer);
-            }
-        }
-    }
-
-    /// Writes a row into a slot as soon as one is free. `None`: the pipeline is over.
-    async fn write_row(
-        &self,
-        chain: &Arc<Chain>,
-        name: &str,
-        row: ShowRow<'_>,
-    ) -> Option<PendingRequest<'a>> {
-        let requests = &self.flow.requests;
-        let _turn = self.flow.turn.admit(self.terms.priority).await;
-        let lease = chain.only_batch()?.claim_async().await?;
-        let pending = requests.direct(&self.place, chain, name)?;
-        let (token, mut out) = (Token::whole(pending.ticket.clone()), Outcome::default());
-        let (from, mut lease) = (Origin::Source(requests.source), Some(lease));
-        row(&mut |row| {
-            if let Some(lease) = lease.take() {
-                let scope = RowScope { from, row, carried: &[], up: None };
-                chain.row_of(lease, &token, &scope, &mut out);
-            }
-        });
-        chain.send(&mut out);
-        Some(pending)
-    }
-
-    async fn queued(
-        &self,
-        name: &str,
-        content: impl Fn() -> Result<RequestContent, ProcessError>,
-    ) -> Result<Vec<ReplyRecord>, ProcessError> {
-        loop {
-            let chain = self.flow.chain().await?;
-            let pending =
-                self.flow.requests.queue(&self.place, self.terms.priority, &chain, name, content()?);
-            drop(chain);
-            let Some(pending) = pending else { continue };
-            if let Some(answer) = self.answer(pending).await? {
-                return Ok(answer);
-            }
-        }
-    }
-
-    /// `None`: it is to be asked again.
-    async fn answer(&self, pending: PendingRequest<'_>) -> Result<Option<Vec<ReplyRecord>>, ProcessError> {
-        match pending.answered().await {
-            Some(RequestEnd::Done(mut records)) => {
-                records.sort_by_key(|record| record.sink);
-                Ok(Some(records))
-            }
-            Some(RequestEnd::Failed(failure)) => Err(ProcessError::Failed(failure)),
-            Some(RequestEnd::Again) => Ok(None),
-            None => Err(ProcessError::Over(self.flow.requests.why_over())),
-        }
-    }
-}
-
-fn owned(row: ShowRow<'_>) -> Result<RequestContent, ProcessError> {
-    let mut copy: Result<OwnedRow, _> = Ok(OwnedRow::new());
-    row(&mut |row| copy = row.iter().map(OwnedValue::copy_of).collect());
-    copy.map(RequestContent::Row).map_err(|item_error| ProcessError::Input(item_error.error))
 }

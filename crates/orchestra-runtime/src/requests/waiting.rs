@@ -14,10 +14,11 @@ use tokio::sync::{oneshot, watch};
 
 use super::admission::{Admission, Place};
 use crate::account::stats::CommitCounts;
+use crate::batch::outputs::CopiedOutput;
 use crate::context::RunContext;
 use crate::flow::chain::Chain;
-use crate::flow::ticket::{RequestContent, Ticket};
-use crate::messages::{RecordTo, SinkRecord};
+use crate::flow::ticket::{RequestPayload, Ticket};
+use crate::messages::{RecordTo, RequestOutputs, SinkRecord};
 use crate::panics::caught;
 use crate::trace::{EndedItems, MaybeFailed};
 
@@ -28,9 +29,21 @@ pub struct ReplyRecord {
     pub bytes: Bytes,
 }
 
+/// Rows of a request, one behind the other, and what their batch gave for them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RowOutputs {
+    /// The first of them in the request.
+    pub first: usize,
+    pub count: usize,
+    /// In the order of the outputs of the stage.
+    pub columns: Vec<CopiedOutput>,
+}
+
 pub enum RequestEnd {
-    Done(Vec<ReplyRecord>),
-    Failed(Failure),
+    Records(Vec<ReplyRecord>),
+    Outputs(Vec<RowOutputs>),
+    /// An item of it has failed, of which this is the place in the request.
+    Failed(usize, Failure),
     /// Its pipeline fell over, and is built anew: it is to be asked again.
     Again,
 }
@@ -57,7 +70,7 @@ type QueueKey = (Reverse<u8>, u64);
 
 #[derive(Default)]
 struct WaitingRequests {
-    /// By the numbers of their items.
+    /// By the numbers of their first items.
     asked: HashMap<u64, WaitingRequest>,
     /// Those of them that no loader has yet: the highest priority first, then the lowest number.
     queue: BTreeMap<QueueKey, Ticket>,
@@ -70,32 +83,48 @@ struct WaitingRequests {
 }
 
 struct WaitingRequest {
+    /// Its first item.
     ticket: Ticket,
-    /// `None`: the one who asked has gone.
+    /// Items that have no end yet, and will have one.
+    left: usize,
+    outputs: Vec<RowOutputs>,
+    /// `None`: the one who asked has gone, or has its answer.
     answer: Option<oneshot::Sender<RequestEnd>>,
     /// Where it stands in the queue until its source hands it out.
     queued_at: Option<QueueKey>,
     is_handed: bool,
-    _place: Arc<Place>,
+    place: Arc<Place>,
 }
 
 /// A request that waits for its answer. Dropping it withdraws the request.
 pub struct PendingRequest<'a> {
     requests: &'a Requests,
+    /// Its first item.
     pub ticket: Ticket,
+    /// Items that were not handed on: they have no end.
+    pub left: usize,
     answer: oneshot::Receiver<RequestEnd>,
+    end: Option<Option<RequestEnd>>,
 }
 
 impl PendingRequest<'_> {
+    /// Waits for the answer, which [`PendingRequest::answered`] gives.
+    pub async fn ended(&mut self) {
+        if self.end.is_none() {
+            self.end = Some((&mut self.answer).await.ok());
+        }
+    }
+
     /// `None`: the flow is over.
     pub async fn answered(mut self) -> Option<RequestEnd> {
-        (&mut self.answer).await.ok()
+        self.ended().await;
+        self.end.take().flatten()
     }
 }
 
 impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
-        self.requests.withdraw(&self.ticket);
+        self.requests.withdraw(&self.ticket, self.left);
     }
 }
 
@@ -111,18 +140,18 @@ impl Requests {
         }
     }
 
-    /// Requests that have no end yet.
+    /// Items that have no end yet.
     pub fn n_waiting(&self) -> usize {
-        locked(&self.state).asked.len()
+        locked(&self.state).asked.values().map(|asked| asked.left).sum()
     }
 
-    /// Registers an item. Under the lock that `over` and `detach` take: nothing is registered behind them. `None`: `chain` takes nothing any more.
+    /// Registers `n` items. Under the lock that `over` and `detach` take: nothing is registered behind them. `None`: `chain` takes nothing any more.
     fn register(
         &self,
         place: &Arc<Place>,
         chain: &Arc<Chain>,
-        name: &str,
-        content: RequestContent,
+        (n, name): (usize, &str),
+        content: RequestPayload,
         then: impl FnOnce(&mut WaitingRequests, &Ticket),
     ) -> Option<PendingRequest<'_>> {
         let (sender, answer) = oneshot::channel();
@@ -134,18 +163,20 @@ impl Requests {
             return None;
         }
         let id = ItemId { source: self.source, index: waiting.next };
-        waiting.next += 1;
-        let ticket = Ticket::of_request(id, name, content, self.context.tracer.is_on());
+        waiting.next += n as u64;
+        let ticket = Ticket::of_request(id, n, name, content, self.context.tracer.is_on());
         let asked = WaitingRequest {
             ticket: ticket.clone(),
+            left: n,
+            outputs: Vec::new(),
             answer: Some(sender),
             queued_at: None,
             is_handed: false,
-            _place: Arc::clone(place),
+            place: Arc::clone(place),
         };
         waiting.asked.insert(id.index, asked);
         then(&mut waiting, &ticket);
-        Some(PendingRequest { requests: self, ticket, answer })
+        Some(PendingRequest { requests: self, ticket, left: n, answer, end: None })
     }
 
     /// An item that loaders take, by priority and in the order of these calls.
@@ -155,24 +186,35 @@ impl Requests {
         priority: u8,
         chain: &Arc<Chain>,
         name: &str,
-        content: RequestContent,
+        content: RequestPayload,
     ) -> Option<PendingRequest<'_>> {
-        self.register(place, chain, name, content, |waiting, ticket| {
+        let mut pending = self.register(place, chain, (1, name), content, |waiting, ticket| {
             let key = (Reverse(priority), ticket.id().index);
             waiting.queue.insert(key, ticket.clone());
             if let Some(asked) = waiting.asked.get_mut(&key.1) {
                 asked.queued_at = Some(key);
             }
             waiting.news.iter().for_each(|news| news());
-        })
+        })?;
+        pending.left = 0;
+        Some(pending)
     }
 
-    /// An item that the caller takes to its batch.
-    pub fn direct(&self, place: &Arc<Place>, chain: &Arc<Chain>, name: &str) -> Option<PendingRequest<'_>> {
-        let pending = self.register(place, chain, name, RequestContent::Row(Vec::new()), |_, _| {})?;
-        self.context.stats.handed.add(1);
-        self.context.stats.pipeline_of(self.source).handed.add(1);
-        Some(pending)
+    /// Items that the caller takes to their batch.
+    pub fn direct(
+        &self,
+        place: &Arc<Place>,
+        chain: &Arc<Chain>,
+        (n, name): (usize, &str),
+        content: RequestPayload,
+    ) -> Option<PendingRequest<'_>> {
+        self.register(place, chain, (n, name), content, |_, _| {})
+    }
+
+    /// The caller takes `n` more of them there.
+    pub fn count_handed(&self, n: usize) {
+        self.context.stats.handed.add(n as u64);
+        self.context.stats.pipeline_of(self.source).handed.add(n as u64);
     }
 
     /// Up to now, what loaders have not taken.
@@ -193,64 +235,62 @@ impl Requests {
         locked(&self.state).news = Some(news);
     }
 
-    /// The one who asked has gone. What no loader has is gone with it; what is under way ends where it comes to next.
-    fn withdraw(&self, ticket: &Ticket) {
+    /// The one who asked has gone. What nothing else has is gone with it; what is under way ends where it comes to next.
+    fn withdraw(&self, ticket: &Ticket, not_handed: usize) {
         let mut waiting = locked(&self.state);
         let Some(asked) = waiting.asked.get_mut(&ticket.id().index) else { return };
         ticket.withdraw();
         asked.answer = None;
-        if let Some(key) = asked.queued_at.filter(|_| !asked.is_handed) {
-            waiting.queue.remove(&key);
+        asked.left -= not_handed;
+        let queued = asked.queued_at.filter(|_| !asked.is_handed);
+        if asked.left == 0 || queued.is_some() {
+            queued.map(|key| waiting.queue.remove(&key));
             waiting.asked.remove(&ticket.id().index);
         }
     }
 
-    /// Answers each of these once. How many of them the source had handed out.
-    pub fn finish(&self, finished: Vec<Finished<Ticket, SinkRecord>>) -> u64 {
+    /// Notes these ends, and answers each request once. How many of the items the source had handed out.
+    pub fn finish(&self, finished: Vec<Finished<Ticket, SinkRecord>>, outputs: Vec<RequestOutputs>) -> u64 {
         let (mut counts, mut handed) = (CommitCounts::default(), 0);
-        let mut answers = Vec::with_capacity(finished.len());
+        let mut answers = Vec::with_capacity(finished.len() + outputs.len());
         let (ended_at, mut traced) = (self.context.clock.now(), Vec::new());
+        let is_traced = self.context.tracer.is_on();
         let mut waiting = locked(&self.state);
-        for Finished { ticket, ending } in finished {
-            let Some(asked) = waiting.asked.remove(&ticket.id().index) else {
-                if !waiting.is_over {
-                    tracing::error!(item = %ticket.name(), "a request ended twice; this is a bug");
-                }
-                continue;
-            };
-            handed += u64::from(asked.is_handed);
-            if self.context.tracer.is_on() {
-                let failure = match &ending {
-                    Ending::Failed(failure) => Some(failure.clone()),
-                    Ending::Done(_) => None,
-                };
-                traced.push((ticket, failure));
+        for RequestOutputs { first, count, columns } in outputs {
+            counts.done += count as u64;
+            if is_traced {
+                traced.extend((0..count).map(|at| (first.behind(at), None)));
             }
-            let answer = match ending {
+            let outputs = RowOutputs { first: first.row_of_request(), count, columns };
+            handed += waiting.end(&first, count, ItemsEnd::Outputs(outputs), &mut answers);
+        }
+        for Finished { ticket, ending } in finished {
+            let end = match ending {
                 Ending::Done(records) => {
                     counts.done += 1;
-                    RequestEnd::Done(records.into_iter().filter_map(record).collect())
+                    ItemsEnd::Records(records.into_iter().filter_map(record).collect())
                 }
                 Ending::Failed(failure) => {
                     counts.failed += 1;
                     let stages = &self.context.plan.stages;
                     let stage = stages.iter().position(|stage| stage.name == failure.stage);
                     counts.failures.extend(stage.map(|at| (StageId(at as u16), failure.kind)));
-                    RequestEnd::Failed(failure)
+                    ItemsEnd::Failed(failure)
                 }
             };
-            answers.push((asked, answer));
+            if is_traced {
+                let failure = if let ItemsEnd::Failed(failure) = &end { Some(failure.clone()) } else { None };
+                traced.push((ticket.clone(), failure));
+            }
+            handed += waiting.end(&ticket, 1, end, &mut answers);
         }
         drop(waiting);
         counts.by_source.push((self.source, counts.done + counts.failed));
         self.context.stats.count(&counts);
-        for (asked, answer) in answers {
-            let WaitingRequest { answer: to, _place: place, .. } = asked;
+        for RequestAnswer { place, to, end } in answers {
             // Its place is free before the one who asked can ask again.
             drop(place);
-            if let Some(to) = to {
-                drop(to.send(answer)); // Dropped meanwhile.
-            }
+            drop(to.send(end)); // Dropped meanwhile.
         }
         self.trace(traced, ended_at);
         handed
@@ -328,6 +368,56 @@ impl Requests {
         let mut standing = self.standing.subscribe();
         let there = standing.wait_for(|now| now.over.is_some() || now.chain.is_some()).await.ok()?;
         if there.over.is_some() { None } else { there.chain.clone() }
+    }
+}
+
+/// What became of some items of a request.
+enum ItemsEnd {
+    /// Of the only one.
+    Records(Vec<ReplyRecord>),
+    Outputs(RowOutputs),
+    /// Of one of them.
+    Failed(Failure),
+}
+
+/// An answer on its way.
+struct RequestAnswer {
+    /// That of its request, where all items of that have ended.
+    place: Option<Arc<Place>>,
+    to: oneshot::Sender<RequestEnd>,
+    end: RequestEnd,
+}
+
+impl WaitingRequests {
+    /// Notes the end of `n` items of a request, the first of which this is. How many of them the source had handed out.
+    fn end(&mut self, first: &Ticket, n: usize, end: ItemsEnd, answers: &mut Vec<RequestAnswer>) -> u64 {
+        let key = first.request();
+        let Some(asked) = self.asked.get_mut(&key).filter(|asked| asked.left >= n) else {
+            if !self.is_over {
+                tracing::error!(item = %first.name(), "a request ended twice; this is a bug");
+            }
+            return 0;
+        };
+        asked.left -= n;
+        let (is_last, handed) = (asked.left == 0, if asked.is_handed { n as u64 } else { 0 });
+        let end = match end {
+            // A row that was withdrawn has no outputs.
+            ItemsEnd::Records(_) if first.asks_for_outputs() => None,
+            ItemsEnd::Records(records) => Some(RequestEnd::Records(records)),
+            ItemsEnd::Outputs(outputs) => {
+                asked.outputs.push(outputs);
+                is_last.then(|| RequestEnd::Outputs(std::mem::take(&mut asked.outputs)))
+            }
+            ItemsEnd::Failed(failure) => {
+                // Nobody waits for the other items any more.
+                first.withdraw();
+                Some(RequestEnd::Failed(first.row_of_request(), failure))
+            }
+        };
+        let answer = end.and_then(|end| Some((asked.answer.take()?, end)));
+        let place = if is_last { self.asked.remove(&key).map(|asked| asked.place) } else { None };
+        answers.extend(answer.map(|(to, end)| RequestAnswer { place, to, end }));
+        handed
     }
 }
 

@@ -43,7 +43,7 @@ fn what_the_parent_writes_the_worker_reads_and_back() {
     let slot = OutputSlotId(1);
     // SAFETY: one thread, and no slice outlives its line.
     unsafe {
-        arena.input_row_mut(SlotId(0), 1, 2).copy_from_slice(&[1, 2, 3, 4, 5]);
+        arena.input_rows_mut(SlotId(0), 1, 2, 1).copy_from_slice(&[1, 2, 3, 4, 5]);
         let rows = worker.input_rows(SlotId(0), 1, 2, 1).unwrap();
         assert_eq!(std::slice::from_raw_parts(rows.ptr, rows.len), [1, 2, 3, 4, 5]);
         let rows = worker.output_rows(slot, 0, 1, 2).unwrap();
@@ -106,7 +106,7 @@ fn only_the_parent_s_own_mapping_can_write_inputs() {
     }
     // SAFETY: one thread, and no slice outlives its line.
     unsafe {
-        arena.input_row_mut(SlotId(0), 1, 0).fill(7);
+        arena.input_rows_mut(SlotId(0), 1, 0, 1).fill(7);
         assert_eq!(arena.input_rows(SlotId(0), 1, 0, 1), [7; 5]);
     }
 }

@@ -183,9 +183,8 @@ impl ThreadEngine {
             let memory = self.arena().input_rows(run.slot, at, run.first_row, run.rows).map_err(of_range)?;
             // SAFETY: the parent has leased these rows to this run: nothing writes to them meanwhile.
             let bytes = unsafe { slice::from_raw_parts(memory.ptr, memory.len) };
-            let rows: Vec<&[u8]> = bytes.chunks(bytes.len() / run.rows).collect();
             let row = spec.fixed_row().expect("a slot has rows of one size");
-            Ok((spec.name.clone(), Tensor::of_rows(spec.dtype, &row, &rows)))
+            Ok((spec.name.clone(), Tensor::of_rows(spec.dtype, run.rows, &row, &[bytes])))
         };
         let tensors: Result<Vec<_>, _> = self.stage.inputs.iter().enumerate().map(in_slot).collect();
         Ok(tensors?.into_iter().chain(self.stage.texts(values, run.rows)?).collect())

@@ -170,7 +170,10 @@ impl World {
             }
             let busy = self.busy();
             if busy.is_empty() {
-                self.wait_for_next_timer();
+                // What was withdrawn just now is reported first.
+                if self.unreported.is_empty() {
+                    self.wait_for_next_timer();
+                }
                 continue;
             }
             // One, some or all of the workers come on.

@@ -104,7 +104,7 @@ impl Setup {
     pub fn fill_input(&self, slot: u32, input: usize, first: usize, rows: &[Vec<u8>]) {
         for (i, row) in rows.iter().enumerate() {
             // SAFETY: no run is on its way while a test fills rows.
-            unsafe { self.arena.input_row_mut(SlotId(slot), input, first + i) }.copy_from_slice(row);
+            unsafe { self.arena.input_rows_mut(SlotId(slot), input, first + i, 1) }.copy_from_slice(row);
         }
     }
 

@@ -163,8 +163,11 @@ impl Chain {
             LeafAction::Batch { .. } => usize::MAX,
             LeafAction::Fold(_) => 64,
             LeafAction::Reduce(_) => lengths(leaf, &|copied| copied.unwrap_or(64)),
-            // Records of whole tensors print every number. What a map gives has its cost there.
-            LeafAction::Sink { .. } => lengths(leaf, &|printed| printed.map_or(0, |n| n.saturating_mul(17))),
+            // Records of whole tensors print every number, but for replies. What a map gives has its cost there.
+            LeafAction::Sink { .. } => {
+                let each = if self.context.plan.asked().is_some() { 1 } else { 17 };
+                lengths(leaf, &|printed| printed.map_or(0, |n| n.saturating_mul(each)))
+            }
         };
         let maps = self.maps.iter().map(|place| place.map.cost());
         maps.chain(self.leaves.iter().map(of_leaf)).fold(0, usize::saturating_add)

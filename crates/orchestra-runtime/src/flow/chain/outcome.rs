@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::{FoldPart, FoldTarget, Ticket, Token};
 use crate::flow::fold_target::GatherParts;
-use crate::messages::{RecordTo, SingleRecordItems};
+use crate::messages::{RecordTo, RequestOutputs, SingleRecordItems};
 
 #[derive(Default)]
 pub struct Outcome {
@@ -19,6 +19,8 @@ pub struct Outcome {
     /// `done` and `text`, packed by `Processor` for the ends of the pipeline.
     pub whole: Option<SingleRecordItems>,
     pub(super) ends: Vec<(Ticket, End<RecordRange>)>,
+    /// Rows whose outputs go back as they are.
+    pub outputs: Vec<RequestOutputs>,
     /// Rows that have failed since the last `send`.
     pub n_failed: usize,
     pub(super) parts: Vec<(Arc<dyn GatherParts>, Vec<FoldPart>)>,
