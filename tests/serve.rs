@@ -248,6 +248,111 @@ fn what_is_no_request_is_refused_with_a_reason_and_the_next_one_is_answered() {
 }
 
 #[test]
+fn who_sends_slowly_or_nothing_is_cut_off_and_holds_up_nobody() {
+    let place = Workplace::new();
+    blocks(&place, "");
+    let server = Server::start(&place, &["--set", "serve.read_timeout=\"1s\""]);
+    let path = "/v2/models/blocks/infer";
+    let idle: Vec<TcpStream> =
+        (0..scaled(10_000, 200)).map(|_| TcpStream::connect(&server.http).unwrap()).collect();
+    let (status, answer) = server.post(path, &request(5));
+    assert_eq!((status, shown(&answer)), (200, Some(5)), "beside {} idle connections", idle.len());
+    drop(idle);
+    // Each is answered or closed while the client waits: `raw` reads to the end.
+    let body = request(6).to_string();
+    let post = |headers: &str, body: &str| format!("POST {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n{body}");
+    let slow = [
+        ("nothing", String::new(), 0),
+        ("half a head", "POST /v2/mod".to_owned(), 0),
+        ("a head without an end", "GET /v2 HTTP/1.1\r\nHost: x\r\nX: ".to_owned(), 0),
+        ("half a body", post("Connection: close\r\nContent-Length: 5000\r\n", "{"), 408),
+        ("half a chunk", post("Connection: close\r\nTransfer-Encoding: chunked\r\n", "50\r\n{"), 408),
+        ("no last chunk", post("Connection: close\r\nTransfer-Encoding: chunked\r\n", "1\r\n{\r\n"), 408),
+    ];
+    thread::scope(|scope| {
+        let server = &server;
+        for (what, bytes, expected) in slow {
+            scope.spawn(move || assert_eq!(server.raw(bytes.as_bytes()).0, expected, "{what}"));
+        }
+    });
+    let mut silent = TcpStream::connect(&server.grpc).unwrap();
+    silent.set_read_timeout(Some(PATIENCE)).unwrap();
+    silent.write_all(b"PRI * HTTP").unwrap();
+    // hyper may say goodbye first.
+    silent.read_to_end(&mut Vec::new()).unwrap();
+    // What is whole is answered, however it is cut.
+    let chunks: String = body.as_bytes().chunks(100).fold(String::new(), |chunks, chunk| {
+        format!("{chunks}{:x}\r\n{}\r\n", chunk.len(), str::from_utf8(chunk).unwrap())
+    });
+    let whole = post("Connection: close\r\nTransfer-Encoding: chunked\r\n", &format!("{chunks}0\r\n\r\n"));
+    assert_eq!(server.raw(whole.as_bytes()).0, 200);
+    let endless = format!("{:x}\r\n{}\r\n", 1 << 20, "1".repeat(1 << 20)).repeat(70);
+    let close = "Connection: close\r\n";
+    let deep = format!("{{\"parameters\":{}", "[".repeat(100_000));
+    for (what, bytes, expected) in [
+        ("70 MB in chunks", post("Connection: close\r\nTransfer-Encoding: chunked\r\n", &endless), 413),
+        ("no length of a chunk", post("Connection: close\r\nTransfer-Encoding: chunked\r\n", "zz\r\n"), 400),
+        (
+            "a chunk beyond all numbers",
+            post("Connection: close\r\nTransfer-Encoding: chunked\r\n", "fffffffffffffffff\r\n"),
+            400,
+        ),
+        ("a length beyond all numbers", post("Content-Length: 99999999999999999999999\r\n", ""), 400),
+        ("a negative length", post("Content-Length: -1\r\n", ""), 400),
+        ("two lengths", post("Content-Length: 1\r\nContent-Length: 2\r\n", "{}"), 400),
+        ("endless headers", post(&"X: y\r\n".repeat(1000), ""), 431),
+        ("deep parameters", post(&format!("{close}Content-Length: {}\r\n", deep.len()), &deep), 400),
+    ] {
+        assert_eq!(server.raw(bytes.as_bytes()).0, expected, "{what}");
+    }
+    assert_eq!(server.post(path, &request(7)).0, 200);
+    server.end();
+}
+
+#[test]
+fn the_table_serve_says_where_to_listen_and_what_is_wrong_with_it_is_told_with_its_line() {
+    let place = Workplace::new();
+    let (file, socket) = (place.workflow(), place.path("http.sock"));
+    let with = |table: &str| {
+        blocks(&place, "");
+        let text = fs::read_to_string(&file).unwrap();
+        place.write(format!("{text}[serve]\n{table}"));
+        place.start_command_with(&["serve", file.to_str().unwrap(), "--grpc", "127.0.0.1:0"], &[])
+    };
+    fs::write(place.path("token"), "open sesame").unwrap();
+    let table =
+        format!("http = \"unix:{}\"\ngrpc = \"127.0.0.1:1\"\ntoken_file = \"token\"\n", socket.display());
+    // A socket of a server that was killed is taken over.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    let mut run = with(&table);
+    run.must_say("gRPC at ");
+    for (header, expected) in [("", "401"), ("Authorization: Bearer open sesame\r\n", "200")] {
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        let head = format!("GET /v2/models/blocks HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer.split(' ').nth(1), Some(expected), "{answer}");
+    }
+    with(&table).wait().must_exit(75).must_say(&["cannot listen", "http.sock"]);
+    run.signal(Signal::TERM);
+    run.wait().must_exit(0);
+    assert!(!socket.exists(), "the socket is gone with its server");
+    for (table, words) in [
+        ("http = \"8000\"\n", "is no address to listen on"),
+        ("http = \"unix:here\"\n", "is no address to listen on"),
+        ("token_file = \"none\"\n", "cannot be read"),
+        ("queue = 0\n", "queue"),
+        ("deadline = \"0s\"\n", "longer than nothing"),
+        ("read_timeout = 5\n", "read_timeout"),
+        ("message = \"many\"\n", "message"),
+        ("nonsense = 1\n", "nonsense"),
+    ] {
+        with(table).wait().must_exit(78).must_say(&["workflow.toml:9", words]);
+    }
+}
+
+#[test]
 fn a_token_is_asked_for_but_not_by_the_health_of_the_server() {
     let place = Workplace::new();
     blocks(&place, "");

@@ -16,7 +16,8 @@ mod lab;
 mod values;
 
 pub use lab::{BenchArgs, ChaosArgs, LabArgs};
-use values::{SetArg, device, log_format, setting};
+pub use values::SetArg;
+use values::{device, log_format, setting};
 
 /// Runs ONNX models over images, on every GPU of this machine or on its CPU, from one workflow file.
 #[derive(Debug, Parser)]
@@ -139,16 +140,16 @@ pub struct ServeArgs {
     /// File, devices, settings.
     #[command(flatten)]
     pub workflow: WorkflowArgs,
-    /// Where the Open Inference Protocol is spoken over HTTP
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8000")]
-    pub http: String,
-    /// Where it is spoken over gRPC
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8001")]
-    pub grpc: String,
-    /// Without an answer in this time, a request fails: `500ms`, `5s` [default: none]
+    /// Where the Open Inference Protocol is spoken over HTTP: HOST:PORT, or unix:/path/of/a.sock [default: serve.http of the file, or 127.0.0.1:8000]
+    #[arg(long, value_name = "ADDRESS")]
+    pub http: Option<String>,
+    /// Where it is spoken over gRPC [default: serve.grpc of the file, or 127.0.0.1:8001]
+    #[arg(long, value_name = "ADDRESS")]
+    pub grpc: Option<String>,
+    /// Without an answer in this time, a request fails: `500ms`, `5s` [default: serve.deadline of the file, or none]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub deadline: Option<Duration>,
-    /// A file with the token that requests must bring (`Authorization: Bearer TOKEN`), but those for the health of the server
+    /// A file with the token that requests must bring (`Authorization: Bearer TOKEN`), but those for the health of the server [default: serve.token_file of the file, or none]
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// Send traces to this OTLP collector, for example `http://localhost:4318`: of requests that come with a `traceparent`, that fail or are tried again [default: OTEL_EXPORTER_OTLP_*]

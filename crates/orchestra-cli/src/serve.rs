@@ -1,20 +1,21 @@
 //! `orchestra serve`: the models of a file, and its graph, behind HTTP and gRPC. What answers is the library's.
 
-use std::net::SocketAddr;
-use std::path::Path;
+mod listen;
+
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
-use axum::Router;
-use axum::serve::ListenerExt as _;
 use orchestra::{Orchestra, SettingValue, StartError, Tracer, Workflow};
 use orchestra_launch::plan::TelemetryPlan;
 use orchestra_launch::telemetry::{LogSettings, Telemetry, TraceSettings};
+use orchestra_plan::{PlanOptions, RenderStyle, ServeSettings, serve_settings, token_of};
 use orchestra_serve::{Service, ServiceLimits, item_parents};
-use tokio::net::TcpListener;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinHandle};
+use tokio::task::JoinError;
+
+use self::listen::{Listening, Spoken};
 
 use crate::Failed;
 use crate::args::{ServeArgs, Verbosity};
@@ -54,24 +55,31 @@ async fn answer_until_told(
 ) -> Result<ExitCode, Failed> {
     let caught = Signals::caught().and_then(|signals| Ok((signals, signal(SignalKind::hangup())?)));
     let (mut signals, mut hangup) = caught.map_err(|error| Failed::new(ExitCode::TryAgain, error))?;
-    // Before models are loaded: whoever has taken the address does not let go of it meanwhile.
-    let (http, grpc) = (listen(&args.http).await?, listen(&args.grpc).await?);
+    let (workflow, settings, token) = read(args)?;
+    raise_open_files();
+    // An address that is taken is told before models are loaded.
+    let listen = async |address: &str| {
+        Listening::at(address).await.map_err(|error| Failed::new(ExitCode::TryAgain, error))
+    };
+    let (http, grpc) = (listen(&settings.http).await?, listen(&settings.grpc).await?);
+    let addresses = format!("{}, gRPC at {}", http.url(), grpc.address);
     let service = tokio::select! {
-        service = start(args, tracer) => service?,
+        service = start(args, workflow, &settings, token, tracer) => service?,
         () = signals.next() => return Ok(ExitCode::Done),
     };
     let (stop, stopped) = watch::channel(());
-    let mut http = listening(http, service.http(), stopped.clone())?;
-    let mut grpc = listening(grpc, service.grpc(), stopped)?;
+    let within = settings.read_timeout;
+    let mut http = tokio::spawn(http.serve(Spoken::Http1, service.http(), within, stopped.clone()));
+    let mut grpc = tokio::spawn(grpc.serve(Spoken::Http2, service.grpc(), within, stopped));
     if !verbosity.quiet {
         let names = service.names().join("`, `");
-        stderr::say_line(&format!("serving `{names}`: http://{}, gRPC at {}", http.0, grpc.0));
+        stderr::say_line(&format!("serving `{names}`: {addresses}"));
     }
     loop {
         tokio::select! {
             () = signals.next() => break,
-            ended = &mut http.1 => return Err(not_listening("HTTP", ended)),
-            ended = &mut grpc.1 => return Err(not_listening("gRPC", ended)),
+            ended = &mut http => return Err(not_listening("HTTP", ended)),
+            ended = &mut grpc => return Err(not_listening("gRPC", ended)),
             _ = hangup.recv() => match service.reload().await {
                 Ok(()) => tracing::info!("reloaded"),
                 Err(error) => tracing::error!(%error, "what is served goes on as it was"),
@@ -84,7 +92,7 @@ async fn answer_until_told(
     let ended = async {
         service.drain().await;
         drop(stop);
-        drop((http.1.await, grpc.1.await));
+        drop((http.await, grpc.await));
     };
     tokio::select! {
         () = ended => {}
@@ -93,41 +101,19 @@ async fn answer_until_told(
     Ok(ExitCode::Done)
 }
 
-async fn listen(address: &str) -> Result<TcpListener, Failed> {
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.with_context(|| format!("cannot listen at `{address}`, which is HOST:PORT"));
-    listener.map_err(|error| Failed::new(ExitCode::TryAgain, error))
-}
-
-/// Nobody has stopped it.
-fn not_listening(what: &str, ended: Result<std::io::Result<()>, JoinError>) -> Failed {
-    let why = ended.map(|ended| ended.err().map_or_else(String::new, |error| format!(": {error}")));
-    let why = why.unwrap_or_else(|error| format!(": {error}"));
+/// The end of a listener that was not stopped.
+fn not_listening(what: &str, ended: Result<(), JoinError>) -> Failed {
+    let why = ended.err().map_or_else(String::new, |error| format!(": {error}"));
     Failed::new(ExitCode::TryAgain, anyhow!("connections over {what} are not taken any more{why}"))
 }
 
-/// Answers connections until it is stopped, and then those requests that have begun.
-fn listening(
-    listener: TcpListener,
-    routes: Router,
-    mut stopped: watch::Receiver<()>,
-) -> Result<(SocketAddr, JoinHandle<std::io::Result<()>>), Failed> {
-    let address = listener.local_addr().map_err(|error| Failed::new(ExitCode::TryAgain, error))?;
-    let task = tokio::spawn(async move {
-        // Answers are written whole: nothing is to be waited for.
-        let listener = listener.tap_io(|stream| {
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "answers may be late");
-            }
-        });
-        let stop = async move { while stopped.changed().await.is_ok() {} };
-        axum::serve(listener, routes).with_graceful_shutdown(stop).await
-    });
-    Ok((address, task))
-}
-
-async fn start(args: &ServeArgs, tracer: Option<Arc<dyn Tracer>>) -> Result<Service, Failed> {
-    let workflow = workflow(args).map_err(|error| Failed::new(ExitCode::BadFile, error))?;
+async fn start(
+    args: &ServeArgs,
+    workflow: Workflow,
+    settings: &ServeSettings,
+    token: Option<String>,
+    tracer: Option<Arc<dyn Tracer>>,
+) -> Result<Service, Failed> {
     let mut orchestra = Orchestra::builder();
     if let Some(library) = &args.workflow.ort_library {
         orchestra = orchestra.onnxruntime(library);
@@ -151,37 +137,47 @@ async fn start(args: &ServeArgs, tracer: Option<Arc<dyn Tracer>>) -> Result<Serv
         return Err(Failed::new(ExitCode::BadFile, what));
     }
     for (name, model) in models {
-        service = service.model(name, model);
+        service = service.model(name, model.queue(settings.queue));
     }
     if has_graph {
         let name = args.workflow.file.file_stem().unwrap_or_default().to_string_lossy();
-        service = service.graph(name, orchestra.flow(workflow));
+        service = service.graph(name, orchestra.flow(workflow).queue(settings.queue));
     }
     let mut limits = ServiceLimits::default();
-    limits.deadline = args.deadline;
+    limits.deadline = settings.deadline;
+    limits.read_timeout = Some(settings.read_timeout);
+    limits.message_bytes = usize::try_from(settings.message.0).unwrap_or(usize::MAX);
     service = service.limits(limits);
-    if let Some(file) = &args.token_file {
-        service = service.token(token(file).map_err(|error| Failed::new(ExitCode::BadFile, error))?);
+    if let Some(token) = token {
+        service = service.token(token);
     }
     service.start().await.map_err(not_started)
 }
 
-fn workflow(args: &ServeArgs) -> anyhow::Result<Workflow> {
+/// The file, and `[serve]` in it as the flags change it.
+fn read(args: &ServeArgs) -> Result<(Workflow, ServeSettings, Option<String>), Failed> {
     let of = &args.workflow;
-    let mut workflow = Workflow::open(&of.file).context("cannot read the workflow file")?;
-    if !of.devices.is_empty() {
-        workflow = workflow.devices(of.devices.iter().cloned());
+    let wrong = |error| Failed::new(ExitCode::BadFile, error);
+    let workflow = Workflow::open(&of.file).context("cannot read the workflow file").map_err(wrong)?;
+    let text = std::fs::read_to_string(&of.file).context("cannot read the workflow file").map_err(wrong)?;
+    let set = of.set.iter().map(|set| (set.key.clone(), set.value.clone())).collect();
+    let options = PlanOptions { set, ..PlanOptions::default() };
+    let file = std::path::absolute(&of.file).map_err(|error| wrong(error.into()))?;
+    let (mut settings, mut token) = serve_settings(&text, &file, &options)
+        .map_err(|found| wrong(anyhow!("{}", found.render(RenderStyle::Plain).trim_end())))?;
+    if let Some(file) = &args.token_file {
+        token = Some(token_of(file).map_err(|why| wrong(anyhow!(why)))?);
     }
-    let settings = of.set.iter();
-    Ok(settings.fold(workflow, |workflow, set| workflow.set(&*set.key, SettingValue::toml(&*set.value))))
-}
-
-fn token(file: &Path) -> anyhow::Result<String> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read `{}`", file.display()))?;
-    match text.trim() {
-        "" => Err(anyhow!("`{}` holds no token", file.display())),
-        token => Ok(token.to_owned()),
+    settings.deadline = args.deadline.or(settings.deadline);
+    for (of_file, flag) in [(&mut settings.http, &args.http), (&mut settings.grpc, &args.grpc)] {
+        flag.iter().for_each(|flag| of_file.clone_from(flag));
     }
+    let devices = of.devices.iter().cloned();
+    let workflow = if of.devices.is_empty() { workflow } else { workflow.devices(devices) };
+    let set = |workflow: Workflow, set: &crate::args::SetArg| {
+        workflow.set(&*set.key, SettingValue::toml(&*set.value))
+    };
+    Ok((of.set.iter().fold(workflow, set), settings, token))
 }
 
 fn not_started(error: StartError) -> Failed {
@@ -191,4 +187,12 @@ fn not_started(error: StartError) -> Failed {
         _ => ExitCode::TryAgain,
     };
     Failed::new(code, error)
+}
+
+/// Each connection is an open file. Where the bound cannot be raised, some connections wait.
+fn raise_open_files() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::debug!(%error, "the bound on open files stays");
+    }
 }

@@ -96,6 +96,7 @@ fn workflow_page() -> String {
         ("BEST_OF", keys::BEST_OF),
         ("LIMITS", keys::LIMITS),
         ("PIPELINE", keys::PIPELINE),
+        ("SERVE", keys::SERVE),
         ("TELEMETRY", keys::TELEMETRY),
     ] {
         let mut rows = String::new();

@@ -5,7 +5,7 @@ mod settings;
 mod tasks;
 mod workers;
 
-pub use self::settings::{DEVICES, LIMITS, PIPELINE, TELEMETRY};
+pub use self::settings::{DEVICES, LIMITS, PIPELINE, SERVE, TELEMETRY};
 pub(crate) use self::tasks::StopSignal;
 pub use self::tasks::{BEST, BEST_OF, METRIC, RETRIES, TASK};
 pub(crate) use self::workers::{AskedWorkers, DeviceNames, ProviderName};

@@ -76,7 +76,7 @@ pub use kind::{
 };
 pub use machine_file::machine_from_toml;
 pub use model_file::{MAX_METADATA, ModelError, ModelFile, Signature};
-pub use model_tables::{ModelTables, model_tables};
+pub use model_tables::{ModelTables, model_tables, serve_settings, token_of};
 pub use models::{MAX_BATCH, read_labels, read_text};
 pub use nearest::{list, toml_key};
 pub use onnx::read_model;
@@ -87,8 +87,9 @@ pub use plan::{
     BEST_FOLDER, BETWEEN_COMMITS, BatchPlan, BestOf, BucketPlan, ColumnRef, DeferredPlan, DeviceMemory,
     DevicePlan, FilesPlan, FoldPlan, JoinWay, KnownItems, LEAST_LOADER_BYTES, LateValue, Limits, LogFormat,
     MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, RecordsPerItem, Recycle,
-    ScalarInput, Shape, SinkPlan, SourcePlan, StagePlan, TASKS_FOLDER, TaskGpu, TaskHistory, TaskMetric,
-    TaskPlan, TaskResults, TasksPlan, TelemetryPlan, ValueOwner, WorkerGrowth, WorkerPlan, fed_texts,
+    ScalarInput, ServeSettings, Shape, SinkPlan, SourcePlan, StagePlan, TASKS_FOLDER, TaskGpu, TaskHistory,
+    TaskMetric, TaskPlan, TaskResults, TasksPlan, TelemetryPlan, ValueOwner, WorkerGrowth, WorkerPlan,
+    fed_texts,
 };
 pub use schema::workflow_schema;
 pub use serde_json::Value as Json;

@@ -48,6 +48,14 @@ impl NoEffect<'_> {
         let gives_pictures =
             |source: &SourcePlan| source.gives.0.iter().any(|column| column.ty == ColumnType::Picture);
         let has_pictures = sources.iter().filter_map(|source| source.plan.as_ref()).any(gives_pictures);
+        let takes_requests = |source: &SourcePlan| source.request.is_some();
+        if !sources.iter().filter_map(|source| source.plan.as_ref()).any(takes_requests) {
+            self.at(
+                &["serve"],
+                "`orchestra serve` reads it, and this file has no source of kind `request`",
+                cx,
+            );
+        }
         let (runs_none, has_tasks) = (used.is_empty(), !tasks.is_empty());
         let on_cpu = !runs_none && none_is_cuda(&self.devices.iter().collect::<Vec<_>>());
         for (holds, table, key, why) in [

@@ -27,7 +27,7 @@ pub use batch::{
     WorkerPlan, fed_texts,
 };
 pub use deferred::{DeferredPlan, TaskHistory, TaskResults};
-pub use settings::{Limits, LogFormat, MaxFailed, OtlpProtocol, TelemetryPlan};
+pub use settings::{Limits, LogFormat, MaxFailed, OtlpProtocol, ServeSettings, TelemetryPlan};
 pub use sink::{BucketPlan, FilesPlan, RecordsPerItem, SinkPlan};
 pub use stage::{FoldPlan, JoinWay, Shape, StagePlan};
 pub use tasks::{

@@ -63,6 +63,7 @@ pub fn workflow_schema(kinds: &Kinds) -> Json {
     for (name, about, keys) in [
         ("devices", "What the run may use.", keys::DEVICES),
         ("limits", "When the run gives up waiting, items, or all.", keys::LIMITS),
+        ("serve", "Where `orchestra serve` listens, and the bounds of requests.", keys::SERVE),
         ("telemetry", "Traces, metrics and log files.", keys::TELEMETRY),
     ] {
         properties.insert(name.into(), described(table(keys), about));

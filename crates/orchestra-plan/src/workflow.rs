@@ -21,6 +21,7 @@ use orchestra_core::{Code, StageId, TensorSpec};
 
 pub(crate) use self::metrics::{RawBest, must_have};
 pub(crate) use self::read::{best_as_written, read, tasks_as_written};
+pub(crate) use self::settings::serve;
 pub(crate) use self::tables::declared;
 pub use self::tables::keys_of_sink;
 pub(crate) use self::tasks::{RawCommand, RawDevice, RawTask, value_lists};

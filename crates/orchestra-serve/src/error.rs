@@ -21,6 +21,8 @@ pub enum ErrorKind {
     Invalid,
     NotFound,
     TooLarge,
+    /// Its body has not arrived in time.
+    TooSlow,
     Unauthorized,
     /// As many requests wait as may.
     Overloaded,
@@ -34,6 +36,10 @@ pub enum ErrorKind {
 impl ServeError {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
+    }
+
+    pub fn too_slow() -> Self {
+        Self::new(ErrorKind::TooSlow, "the body of the request has not arrived in time")
     }
 
     pub fn invalid(message: impl Into<String>) -> Self {

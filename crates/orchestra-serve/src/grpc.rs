@@ -32,6 +32,7 @@ use crate::protocol::{
 };
 use crate::repository::{Answer, VERSION};
 use crate::service::Service;
+use crate::timed_body::timed;
 
 pub fn router(service: Service) -> Router {
     Router::new().route_service("/inference.GRPCInferenceService/{method}", Methods(service))
@@ -167,7 +168,12 @@ where
     F: Fn(Service, Q) -> R,
     R: Future<Output = Result<A, ServeError>> + Send + 'static,
 {
-    grpc::<Q, A>(&service).unary(UnaryMethod(service, method), request).await
+    let within = service.limits().read_timeout;
+    let in_time = |body| match within {
+        Some(within) => timed(body, within, || Status::from(ServeError::too_slow()).into()),
+        None => body,
+    };
+    grpc::<Q, A>(&service).unary(UnaryMethod(service, method), request.map(in_time)).await
 }
 
 impl From<ServeError> for Status {
@@ -179,7 +185,7 @@ impl From<ServeError> for Status {
             ErrorKind::Unauthorized => Code::Unauthenticated,
             ErrorKind::Overloaded => Code::ResourceExhausted,
             ErrorKind::Unavailable => Code::Unavailable,
-            ErrorKind::Deadline => Code::DeadlineExceeded,
+            ErrorKind::Deadline | ErrorKind::TooSlow => Code::DeadlineExceeded,
             ErrorKind::Internal => Code::Internal,
         };
         Status::new(code, error.message)

@@ -1,12 +1,13 @@
 //! The protocol over HTTP: JSON, with the elements of tensors in it or, as binary data, behind it.
 
+use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -26,6 +27,7 @@ use crate::json;
 use crate::metrics;
 use crate::repository::{Answer, Entry, VERSION};
 use crate::service::Service;
+use crate::timed_body::timed;
 
 /// How long the JSON in front of binary data is.
 const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
@@ -79,7 +81,39 @@ async fn admit(State(service): State<Service>, request: Request, next: Next) -> 
     if announced.is_some_and(|length: u64| length > most as u64) {
         return too_large(most).into_response();
     }
-    next.run(request).await
+    let within = service.limits().read_timeout;
+    next.run(match within {
+        Some(within) => request.map(|body| timed(body, within, || ServeError::too_slow().into())),
+        None => request,
+    })
+    .await
+}
+
+/// The whole body of a request.
+struct WholeBody(Bytes);
+
+impl FromRequest<Service> for WholeBody {
+    type Rejection = ServeError;
+
+    async fn from_request(request: Request, service: &Service) -> Result<Self, ServeError> {
+        let body = Bytes::from_request(request, service).await;
+        body.map(Self).map_err(|error| match error.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => too_large(service.limits().message_bytes),
+            _ if is_too_slow(&error) => ServeError::too_slow(),
+            _ => ServeError::invalid(format!("the body cannot be read: {error}")),
+        })
+    }
+}
+
+fn is_too_slow(error: &BytesRejection) -> bool {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if error.downcast_ref::<ServeError>().is_some_and(|error| error.kind == ErrorKind::TooSlow) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 fn too_large(most: usize) -> ServeError {
@@ -94,6 +128,7 @@ impl IntoResponse for ServeError {
             ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             ErrorKind::Unauthorized => StatusCode::UNAUTHORIZED,
             ErrorKind::Overloaded | ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            ErrorKind::TooSlow => StatusCode::REQUEST_TIMEOUT,
             ErrorKind::Deadline => StatusCode::GATEWAY_TIMEOUT,
             ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         };
@@ -165,7 +200,7 @@ async fn metrics(State(service): State<Service>) -> Result<Response, ServeError>
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4")], page).into_response())
 }
 
-async fn index(State(service): State<Service>, body: Bytes) -> Result<Response, ServeError> {
+async fn index(State(service): State<Service>, WholeBody(body): WholeBody) -> Result<Response, ServeError> {
     #[derive(Deserialize, Default)]
     struct Asked {
         #[serde(default)]
@@ -248,13 +283,10 @@ async fn infer(
     State(service): State<Service>,
     Path(path): Path<ModelPath>,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: Result<WholeBody, ServeError>,
 ) -> Result<Response, ServeError> {
     path.entry(&service)?;
-    let body = body.map_err(|error| match error.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => too_large(service.limits().message_bytes),
-        _ => ServeError::invalid(format!("the body cannot be read: {error}")),
-    })?;
+    let WholeBody(body) = body?;
     let (call, default_binary) = call(path, &headers, &body)?;
     let (model, id) = (call.model.clone(), call.id.clone());
     let binary: Vec<bool> = call.outputs.iter().map(|output| output.is_binary).collect();

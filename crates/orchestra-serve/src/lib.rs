@@ -27,6 +27,7 @@ mod metrics;
 mod protocol;
 mod repository;
 mod service;
+mod timed_body;
 mod trace;
 
 pub use service::{Service, ServiceBuilder, ServiceLimits};

@@ -23,11 +23,13 @@ pub struct ServiceLimits {
     pub message_bytes: usize,
     /// Without an answer in this time, a request fails; a request may ask for less. None where nothing is said.
     pub deadline: Option<Duration>,
+    /// How long the body of a request may take to arrive; of a stream, which may pause, nothing. None where nothing is said.
+    pub read_timeout: Option<Duration>,
 }
 
 impl Default for ServiceLimits {
     fn default() -> Self {
-        Self { message_bytes: 64 << 20, deadline: None }
+        Self { message_bytes: 64 << 20, deadline: None, read_timeout: None }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::key::Key;
 use crate::keys;
-use crate::plan::{Limits, TelemetryPlan};
+use crate::plan::{Limits, ServeSettings, TelemetryPlan};
 use crate::settings::Settings as _;
 
 keys! {
@@ -34,6 +34,9 @@ keys! {
 
 /// `[limits]`
 pub const LIMITS: &[Key] = Limits::KEYS;
+
+/// `[serve]`
+pub const SERVE: &[Key] = ServeSettings::KEYS;
 
 /// `[telemetry]`
 pub const TELEMETRY: &[Key] = TelemetryPlan::KEYS;

@@ -113,6 +113,28 @@ settings! {
     }
 }
 
+settings! {
+    /// `[serve]`
+    #[derive(Debug, Clone)]
+    pub struct ServeSettings {
+        /// where the Open Inference Protocol is spoken over HTTP: `HOST:PORT`, or a socket of this machine, `"unix:/run/orchestra.sock"`
+        http: String = "127.0.0.1:8000",
+        /// where it is spoken over gRPC, likewise
+        grpc: String = "127.0.0.1:8001",
+        /// a file with the token that requests must bring, `Authorization: Bearer TOKEN`, but those for the health of the server
+        token_file: Option<Spanned<String>>,
+        /// how many requests of each model or graph may be without an answer; one more is refused
+        #[range(1, 1000000)]
+        queue: usize = 1024,
+        /// without an answer in this time, a request fails
+        deadline: Option<Duration>,
+        /// how long the head of a request may take to arrive, how long its body may pause, and how long a connection may be idle
+        read_timeout: Duration = "60s",
+        /// the most bytes of a request, unpacked, and of an answer over gRPC
+        message: Bytes = "64MiB",
+    }
+}
+
 /// How a collector is spoken to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum OtlpProtocol {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::metrics::{self, RawBest};
-use super::settings::{devices, limits, positive, telemetry};
+use super::settings::{devices, limits, positive, serve, telemetry};
 use super::tables::{declared, kind, tables};
 use super::{PipelineNode, RawTask, StageNode, StageProgram, WorkflowTables, models, sinks, sources, tasks};
 use crate::diagnostics::{Diagnostics, Span};
@@ -15,8 +15,19 @@ use crate::matrix::{self, Matrices, MatrixKind, StageVariant};
 use crate::plan::Limits;
 use crate::tree::{Table, Toml};
 
-const TABLES: [&str; 10] =
-    ["sources", "models", "stages", "sinks", "tasks", "best", "pipelines", "devices", "limits", "telemetry"];
+const TABLES: [&str; 11] = [
+    "sources",
+    "models",
+    "stages",
+    "sinks",
+    "tasks",
+    "best",
+    "pipelines",
+    "devices",
+    "limits",
+    "serve",
+    "telemetry",
+];
 
 /// `tasks` were read before: what follows may use values of them.
 pub(crate) fn read(
@@ -35,6 +46,7 @@ pub(crate) fn read(
     let name = fields.string("name").map(|n| n.value);
     let limits = limits(&mut fields);
     let devices = devices(&mut fields);
+    serve(&mut fields); // For its mistakes: `serve_settings` reads it for those who serve.
     let telemetry = telemetry(&mut fields);
     let mut models = tables(root, "models", "model", diags, models::read);
     let mut stages = tables(root, "stages", "stage", diags, |name, table, diags| {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::RawDevices;
 use crate::fields::Fields;
 use crate::keys::{self, DeviceNames};
-use crate::plan::{Limits, TelemetryPlan};
+use crate::plan::{Limits, ServeSettings, TelemetryPlan};
 use crate::settings::{Bytes, Settings as _};
 
 pub(super) fn limits(fields: &mut Fields<'_, '_>) -> Limits {
@@ -40,6 +40,25 @@ pub(super) fn devices(fields: &mut Fields<'_, '_>) -> RawDevices {
         headroom: f.value::<Bytes>("headroom").0,
         slots: f.get("slots"),
     }
+}
+
+pub(crate) fn serve(fields: &mut Fields<'_, '_>) -> ServeSettings {
+    let mut f = fields.section("serve", keys::SERVE);
+    let serve = ServeSettings::read(&mut f).expect("each setting has a default");
+    for (key, address) in [("http", &serve.http), ("grpc", &serve.grpc)] {
+        let is_right = match address.strip_prefix("unix:") {
+            Some(path) => path.starts_with('/'),
+            None => address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()),
+        };
+        if let Some(entry) = f.entry(key).filter(|_| !is_right) {
+            f.bad(key, entry.node.span, "is no address to listen on").help(
+                "HOST:PORT, for example \"127.0.0.1:8000\" for this machine alone; or the absolute path of a socket, \"unix:/run/orchestra.sock\"",
+            );
+        }
+    }
+    positive(&mut f, "deadline");
+    positive(&mut f, "read_timeout");
+    serve
 }
 
 pub(super) fn telemetry(fields: &mut Fields<'_, '_>) -> TelemetryPlan {

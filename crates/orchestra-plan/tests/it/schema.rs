@@ -140,6 +140,7 @@ fn every_key_of_every_table_is_there_as_it_is_declared() {
         ("pipelines", &at("pipelines")["additionalProperties"], keys::PIPELINE.to_vec()),
         ("devices", at("devices"), keys::DEVICES.to_vec()),
         ("limits", at("limits"), keys::LIMITS.to_vec()),
+        ("serve", at("serve"), keys::SERVE.to_vec()),
         ("telemetry", at("telemetry"), keys::TELEMETRY.to_vec()),
     ];
     let tables = tables.map(|(name, schema, keys)| (name.to_owned(), schema, keys));
