@@ -15,8 +15,10 @@ use crate::common::{Run, Workplace, python_env, repository, until, write_picture
 use crate::metrics::promtool_has_nothing_against;
 use crate::spans::Span;
 use crate::tracing_otlp::span as span_of;
+use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_testkit::images::{index_of_blocks, picture};
 use orchestra_testkit::models;
+use orchestra_testkit::onnx::ModelBuilder;
 use orchestra_testkit::size::{scaled, storm};
 use orchestra_testkit::striker::{Fault, strike_workers};
 use rustix::process::Signal;
@@ -350,6 +352,56 @@ fn the_table_serve_says_where_to_listen_and_what_is_wrong_with_it_is_told_with_i
     ] {
         with(table).wait().must_exit(78).must_say(&["workflow.toml:9", words]);
     }
+}
+
+/// What a message says is to be done is done here.
+#[test]
+fn a_model_of_open_dimensions_is_refused_with_the_way_to_serve_it() {
+    let place = Workplace::new();
+    let open = |name: &str| TensorSpec {
+        name: name.into(),
+        dtype: DType::F32,
+        row: vec![Dim::Dynamic],
+        batch: Dim::Dynamic,
+    };
+    let model = ModelBuilder::new("any").input(&open("x")).output(&open("y"));
+    let model = model.node("Neg", &["x"], &["y"], &[]).write(&place.path("models")).unwrap();
+    let of_model = format!("version = 1\n[models.any]\npath = {model:?}\n[devices]\nuse = [\"cpu\"]\n");
+    place.write(of_model.clone());
+    let file = place.workflow();
+    let refused = place.start_command_with(&["serve", file.to_str().unwrap(), "--http", "127.0.0.1:0"], &[]);
+    refused.wait().must_exit(78).must_say(&["kind = \"request\"", "columns = { x = \"f32[..]\" }"]);
+    place.write(format!(
+        "{of_model}[sources.rows]\nkind = \"request\"\ncolumns = {{ x = \"f32[3]\" }}\n\
+         [stages.negative]\nkind = \"infer\"\nfrom = \"rows\"\nmodel = \"any\"\n[sinks.out]\nkind = \"reply\"\nfrom = \"negative\"\n"
+    ));
+    let server = Server::start(&place, &[]);
+    let input = json!({ "name": "x", "shape": [3], "datatype": "FP32", "data": [1.0, -2.0, 3.0] });
+    let asked = json!({ "inputs": [input], "outputs": [{ "name": "out.y" }] });
+    let (status, answer) = server.post("/v2/models/workflow/infer", &asked);
+    assert_eq!((status, &answer["outputs"][0]["data"]), (200, &json!([-1.0, 2.0, -3.0])), "{answer}");
+    server.end();
+}
+
+/// Each name in the panels is one that the page has.
+#[test]
+fn the_panels_of_the_guide_read_what_the_server_counts() {
+    let place = Workplace::new();
+    blocks(&place, "");
+    let server = Server::start(&place, &[]);
+    assert_eq!(server.post("/v2/models/blocks/infer", &request(1)).0, 200);
+    let page = String::from_utf8(server.send("GET", "/metrics", "", b"").1).unwrap();
+    let panels = fs::read_to_string(repository().join("docs/guide/serving-grafana.json")).unwrap();
+    let panels: Value = serde_json::from_str(&panels).unwrap();
+    for panel in panels["panels"].as_array().unwrap() {
+        let query = panel["targets"][0]["expr"].as_str().unwrap();
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let names = query.split(|c| !is_of_name(c)).filter(|word| word.starts_with("orchestra_"));
+        for name in names {
+            assert!(page.contains(&format!("\n{name}{{model=\"blocks\"")), "{name}: {page}");
+        }
+    }
+    server.end();
 }
 
 #[test]

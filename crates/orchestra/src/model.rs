@@ -190,8 +190,16 @@ impl ModelBuilder {
         let name = &input.name;
         let said = self.shapes.iter().find(|(of, _)| of == name).map(|(_, row)| row.clone());
         let row = said.or_else(|| input.fixed_row()).ok_or_else(|| {
+            let way = match self.base {
+                Some(_) => format!(
+                    "serve it as a graph, whose source says it: `kind = \"request\"` with `columns = {{ {} = \"{}[..]\" }}`",
+                    toml_key(name),
+                    input.dtype
+                ),
+                None => format!("`shape(\"{name}\", [..])` says it"),
+            };
             StartError::Options(format!(
-                "input `{name}` is {input}, and every dimension but the batch must be known: `shape(\"{name}\", [..])` says it"
+                "input `{name}` is {input}, and every dimension but the batch must be known: {way}"
             ))
         })?;
         Ok((name, format!("{}{row:?}", input.dtype)))
