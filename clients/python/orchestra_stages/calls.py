@@ -40,6 +40,19 @@ class Room:
             raise BatchError(f"{why}; raise `limits.memory`, or give less for each row", TOO_LARGE)
 
 
+def _plain(dtype: np.dtype) -> Tuple[Tuple[type, ...], Any, Any]:
+    """Types of numbers that an array of this type takes as they are, from the least to the most of them."""
+    if dtype.kind == "f":
+        most = float(np.finfo(dtype).max)
+        return (float, np.float64, dtype.type), -most, most
+    if dtype.kind == "b":
+        return (bool, np.bool_), False, True
+    return (int, np.int64, dtype.type), int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+
+_PLAIN = {name: _plain(dtype) for name, dtype in _NUMPY.items()}
+
+
 class StageCall:
     """The function of a stage, or the instance of its class, with the outputs that it has to give."""
 
@@ -86,8 +99,9 @@ class StageCall:
         """Rows are called and converted one by one, so that an error is that of its row."""
         self.dropped, self.failed, taken = [], {}, 0
         columns = [_EachColumn(output, n_rows) for output in self.outputs]
+        room = Room(self.room)
         for row, values in enumerate(zip(*inputs.values())):
-            room = Room(self.room)
+            room.bytes = room.values = 0  # Those of a row.
             try:
                 given = self._row(dict(zip(inputs, values)))
                 for column in columns if given is not None else ():
@@ -142,17 +156,16 @@ class _EachColumn:
 
     def __init__(self, output: Column, n_rows: int) -> None:
         self.output = output
-        is_fixed = output.is_tensor and None not in _shape(output)
+        self.is_fixed = output.is_tensor and None not in _shape(output)
         nothing: Any = _NOTHING.get(output.dtype or "")
         #: Where a row goes, or a list of what was made of each.
-        self.rows: Any = np.zeros([n_rows, *_sizes(output)], output.dtype) if is_fixed else [nothing] * n_rows
+        self.rows: Any = np.zeros([n_rows, *_sizes(output)], output.dtype) if self.is_fixed else [nothing] * n_rows
 
     def put(self, row: int, value: Any, room: Room) -> None:
-        is_fixed = isinstance(self.rows, np.ndarray)
-        self.rows[row] = _array_of(self.output, value) if is_fixed else value_of(self.output, value, room)
+        self.rows[row] = _array_of(self.output, value) if self.is_fixed else value_of(self.output, value, room)
 
     def joined(self) -> np.ndarray:
-        if isinstance(self.rows, np.ndarray):
+        if self.is_fixed:
             return self.rows
         if self.output.is_tensor:  # What has failed or was dropped fits the others.
             found = [one for one in self.rows if one is not None]
@@ -202,6 +215,9 @@ def value_of(output: Column, value: Any, room: Room) -> Any:
 
 def _array_of(output: Column, value: Any) -> np.ndarray:
     """The array of one row, which may be that of the script. Raises as `value_of` does."""
+    kinds, least, most = _PLAIN[output.dtype or ""]
+    if type(value) in kinds and output.shape == [] and least <= value <= most:
+        return np.array(value, _NUMPY[output.dtype or ""])  # All that follows would take longer than most functions.
     array = _as_array(value, output)
     if not _fits(array, _shape(output)):
         raise ValueError(f"output `{output.name}` must have the shape {output.shape}, and has {[*array.shape]}")

@@ -7,7 +7,7 @@ import numpy as np
 
 from orchestra_stages import ItemError
 from orchestra_stages.calls import StageCall
-from orchestra_stages.declare import Declaration, column_of
+from orchestra_stages.declare import DTYPES, Declaration, column_of
 from orchestra_stages.errors import DATA, TOO_LARGE, WRONG_ROWS, BatchError
 
 
@@ -235,6 +235,28 @@ class Each(unittest.TestCase):
         each.raises = True
         with self.assertRaisesRegex(KeyError, "seven"):
             each(1, {"x": [1]})
+
+    def test_a_number_is_held_by_the_rule_of_arrays_and_fails_where_they_do(self):
+        edges = [0, 2**7, 2**15, 2**31, 2**53, 2**63, 65504, 65520, 1e39, 0.1, 2.5, float("nan"), float("inf")]
+        near = [sign * (number + step) for number in edges for step in (-1, 0, 1) for sign in (1, -1)]
+        numbers = [*near, True, False, np.bool_(True), np.array(3), np.array([3]), [3], "3", None]
+        numbers += [kind(number) for kind in (np.float16, np.float32, np.float64) for number in (0.1, 7, 65504, np.inf)]
+        kinds = (np.uint8, np.int16, np.int64, np.uint64)
+        numbers += [kind(number) for kind in kinds for number in (0, 200 % np.iinfo(kind).max, np.iinfo(kind).max)]
+        for dtype in DTYPES:
+            of = (dtype, [])
+            batch = call(lambda x: {"y": [x] if not hasattr(x, "ndim") else np.asarray(x)[None]}, {"y": of})
+            each = call(lambda x: {"y": x}, {"y": of}, each=True)
+            rows = call(lambda x: {"y": [{"n": x}]}, {"y": {"n": of}}, each=True)
+            for number in numbers:
+                with self.subTest(dtype=dtype, number=repr(number)):
+                    try:
+                        expected = batch(1, {"x": number})[0].tobytes()
+                    except Exception:
+                        expected = None
+                    (found,), (listed,) = each(1, {"x": [number]}), rows(1, {"x": [number]})
+                    self.assertEqual(None if each.failed else found.tobytes(), expected)
+                    self.assertEqual(None if rows.failed else listed[0][0][0].tobytes(), expected)
 
     def test_rows_of_several_shapes_are_kept_as_they_are(self):
         sizes = [1, 2, 0, 2]
