@@ -24,9 +24,12 @@ impl RowValues {
     /// # Panics
     /// If a value cannot be written: the plan lets no such column come here.
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
+        /// What a text or bytes take beside their own.
+        const HEAD: usize = 16;
         let Rows { first, count, .. } = self.rows;
         let tokens = &self.slot.tokens[first..first + count];
+        let values = tokens.iter().flatten().flat_map(|token| &token.carried()[..self.count]);
+        let mut bytes = Vec::with_capacity(values.map(|value| value.bytes() + HEAD).sum());
         let any = tokens.iter().flatten().next();
         for token in tokens {
             for at in 0..self.count {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use orchestra_core::data::{Column, ItemError, Label, Value};
+use orchestra_core::data::{Column, ItemError, Label, OwnedValue, Value};
 use orchestra_core::shapes::{FanOut, MapRuns, RowScope};
 use orchestra_core::{Failure, FailureKind, StageId, locked};
 use orchestra_plan::{ColumnRef, Origin};
@@ -275,8 +275,8 @@ impl ProcessorWork {
     }
 
     fn row(&self, values: &[Value<'_>], token: &Token, runs: &mut MapRuns, out: &mut Outcome) {
-        let labels: Vec<Vec<Label<'_>>> = token.carried().iter().map(|value| value.labels()).collect();
-        let carried: Vec<(ColumnRef, Value<'_>)> = self
+        let labels: SmallVec<[Vec<Label<'_>>; 2]> = token.carried().iter().map(OwnedValue::labels).collect();
+        let carried: SmallVec<[(ColumnRef, Value<'_>); 2]> = self
             .passthrough_columns
             .iter()
             .zip(token.carried().iter().zip(&labels))

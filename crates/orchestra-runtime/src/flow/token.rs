@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use orchestra_core::collect::Part;
-use orchestra_core::data::OwnedValue;
+use orchestra_core::data::{OwnedRow, OwnedValue};
 use orchestra_core::lineage::Share;
 use smallvec::SmallVec;
 
@@ -13,24 +13,19 @@ use crate::flow::value_room::HeldValues;
 /// Where a part stands in its item: a place for each split that it went through, the outermost first.
 pub type PartPath = SmallVec<[Part; 1]>;
 
-/// An item, or a part of one. A whole item, of which nothing is carried along, is its ticket alone.
+/// An item, or a part of one. A whole item, of which nothing is carried along, is its ticket alone. Clones are the same part.
 #[derive(Debug, Clone)]
 pub struct Token {
     pub ticket: Ticket,
-    more: Option<Box<TokenPart>>,
+    more: Option<Arc<TokenPart>>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct TokenPart {
     share: Share,
     path: PartPath,
-    carried: Option<Arc<Carried>>,
-}
-
-/// The columns that a row carries, and the room that they take.
-#[derive(Debug)]
-struct Carried {
-    values: Vec<OwnedValue>,
+    carried: OwnedRow,
+    /// That `carried` takes.
     _room: Option<HeldValues>,
 }
 
@@ -40,19 +35,18 @@ impl Token {
     }
 
     pub fn new(ticket: Ticket, share: Share, path: PartPath) -> Self {
-        Self::carrying(ticket, share, path, Vec::new(), None)
+        Self::carrying(ticket, share, path, OwnedRow::new(), None)
     }
 
     pub fn carrying(
         ticket: Ticket,
         share: Share,
         path: PartPath,
-        values: Vec<OwnedValue>,
+        carried: OwnedRow,
         room: Option<HeldValues>,
     ) -> Self {
-        let is_whole = share == Share::WHOLE && path.is_empty() && values.is_empty();
-        let carried = (!values.is_empty()).then(|| Arc::new(Carried { values, _room: room }));
-        let more = || Box::new(TokenPart { share, path, carried });
+        let is_whole = share == Share::WHOLE && path.is_empty() && carried.is_empty();
+        let more = || Arc::new(TokenPart { share, path, carried, _room: room });
         Self { ticket, more: (!is_whole).then(more) }
     }
 
@@ -66,6 +60,6 @@ impl Token {
 
     /// The columns that it carries, in the order of the stage that it is on its way to.
     pub fn carried(&self) -> &[OwnedValue] {
-        self.more.as_ref().and_then(|more| more.carried.as_ref()).map_or(&[], |carried| &carried.values)
+        self.more.as_ref().map_or(&[], |more| &more.carried)
     }
 }

@@ -2,6 +2,7 @@
 //! their ends, and reads nothing into memory but a block.
 
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::Path;
 use std::slice;
 
@@ -81,6 +82,7 @@ impl QuoteState {
 
 /// Where in a record a quote opens that is never closed: it takes all that follows it in the file for a part of its record.
 pub fn open_quote(record: &[u8], delimiter: u8) -> Option<usize> {
+    memchr(b'"', record)?;
     let (mut place, mut opened) = (QuoteState::FieldStart, 0);
     for (at, byte) in record.iter().enumerate() {
         if place == QuoteState::FieldStart {
@@ -231,16 +233,46 @@ impl From<io::Error> for Stop {
     }
 }
 
+/// Bytes that are read at once where records are read one behind the other: a system call takes longer than to take a short record apart.
+const AHEAD: u64 = 32 << 10;
+
 /// Reads records where they lie.
 pub struct RecordReader {
     opener: Opener,
-    open: Last<FileLike>,
+    open: Last<RecordFile>,
+}
+
+/// A file, and what was read of it last.
+struct RecordFile {
+    input: FileLike,
     bytes: Vec<u8>,
+    /// Where they begin.
+    at: u64,
+}
+
+impl RecordFile {
+    /// Reads `len` bytes from `at` on, and says where they are among `bytes`.
+    fn read(&mut self, at: u64, len: u64) -> io::Result<Range<usize>> {
+        let read = self.at..=self.at + self.bytes.len() as u64;
+        if !read.contains(&at) || !read.contains(&at.saturating_add(len)) {
+            let ahead = if read.contains(&at) { len.max(AHEAD) } else { len };
+            self.bytes.clear();
+            self.bytes.reserve(ahead as usize);
+            self.at = at;
+            self.input.from(at).take(ahead).read_to_end(&mut self.bytes)?;
+        }
+        let from = (at - self.at) as usize;
+        let range = from..from + len as usize;
+        if range.end > self.bytes.len() {
+            return Err(io::Error::other("it is shorter by now"));
+        }
+        Ok(range)
+    }
 }
 
 impl RecordReader {
     pub fn new(options: &ReadOptions) -> Self {
-        Self { opener: Opener::new(options), open: Last::default(), bytes: Vec::new() }
+        Self { opener: Opener::new(options), open: Last::default() }
     }
 
     /// The path of the file and the record, without its line feed; and what opens files beside it.
@@ -255,13 +287,14 @@ impl RecordReader {
                 format!("the record has {len} bytes, and at most {} MiB are read", LARGEST_TEXT >> 20);
             return Err(ItemError { kind: FailureKind::TooLarge, error });
         }
-        let input = self.open.get(path, || self.opener.open(path))?;
-        self.bytes.resize(len as usize, 0);
-        let read = input.read_exact_at(&mut self.bytes, at);
-        read.map_err(|error| input.item_error(cannot_read(path, &error.to_string())))?;
-        let record = self.bytes.strip_suffix(b"\n").unwrap_or(&self.bytes);
+        let open = || self.opener.open(path).map(|input| RecordFile { input, bytes: Vec::new(), at: 0 });
+        let file = self.open.get(path, open)?;
+        let read = file.read(at, len);
+        let read = read.map_err(|error| file.input.item_error(cannot_read(path, &error.to_string())))?;
+        let bytes = &file.bytes[read];
+        let record = bytes.strip_suffix(b"\n").unwrap_or(bytes);
         // A quote that is never closed has the line feed at the end of the file in its checksum.
-        if [record, &self.bytes].iter().all(|bytes| u64::from(crc32fast::hash(bytes)) != crc) {
+        if [record, bytes].iter().all(|bytes| u64::from(crc32fast::hash(bytes)) != crc) {
             return Err(changed(path));
         }
         Ok((path, record, &self.opener))

@@ -10,7 +10,7 @@ use orchestra_core::{Placement, StageId};
 use orchestra_plan::{ColumnRef, LEAST_LOADER_BYTES, Origin};
 use orchestra_worker::loader::LoaderRegion;
 use orchestra_worker::loader::events::{ChainSpec, ItemAnswer, RowEvent, SentColumn, SentLeaf, SentValue};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::row_in_hand::RowInHand;
 use super::{Chain, ItemInHand, Outcome, Token};
@@ -265,7 +265,7 @@ impl SentRows {
         row: &mut RowInHand<'_, '_>,
     ) -> Result<(), RowEnded> {
         let chain = row.chain;
-        let mut last: Vec<Option<SentValue>> = vec![None; self.columns.len()];
+        let mut last: SmallVec<[Option<SentValue>; 2]> = smallvec![None; self.columns.len()];
         let mut events = sent.into_iter();
         while let Some(event) = events.next() {
             let (at, split) = match event {

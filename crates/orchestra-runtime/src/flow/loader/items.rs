@@ -23,7 +23,7 @@ use crate::flow::ticket::Ticket;
 const AHEAD: Duration = Duration::from_millis(8);
 /// The fewest items ahead, so that a process never waits for the next.
 const FEWEST_AHEAD: usize = 4;
-const MOST_AHEAD: usize = 128;
+const MOST_AHEAD: usize = 256;
 /// Between two looks whether no other loader has an item alone.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Between two starts of processes of which none has loaded anything.
