@@ -157,16 +157,24 @@ class _EachColumn:
     def __init__(self, output: Column, n_rows: int) -> None:
         self.output = output
         self.is_fixed = output.is_tensor and None not in _shape(output)
-        nothing: Any = _NOTHING.get(output.dtype or "")
+        is_number = self.is_fixed and not output.shape
+        plain: Tuple[Tuple[type, ...], Any, Any] = _PLAIN[output.dtype or ""] if is_number else ((), 0, 0)
+        self.plain, self.least, self.most = plain
+        nothing: Any = 0 if is_number else _NOTHING.get(output.dtype or "")
         #: Where a row goes, or a list of what was made of each.
-        self.rows: Any = np.zeros([n_rows, *_sizes(output)], output.dtype) if self.is_fixed else [nothing] * n_rows
+        self.rows: Any = [nothing] * n_rows
+        if self.is_fixed and not is_number:
+            self.rows = np.zeros([n_rows, *_sizes(output)], output.dtype)
 
     def put(self, row: int, value: Any, room: Room) -> None:
-        self.rows[row] = _array_of(self.output, value) if self.is_fixed else value_of(self.output, value, room)
+        if type(value) in self.plain and self.least <= value <= self.most:
+            self.rows[row] = value  # An array of its own would take longer than many functions.
+        else:
+            self.rows[row] = _array_of(self.output, value)[()] if self.is_fixed else value_of(self.output, value, room)
 
     def joined(self) -> np.ndarray:
         if self.is_fixed:
-            return self.rows
+            return np.asarray(self.rows, _NUMPY[self.output.dtype or ""])
         if self.output.is_tensor:  # What has failed or was dropped fits the others.
             found = [one for one in self.rows if one is not None]
             stand_in = found[0] if found else np.zeros(_sizes(self.output), self.output.dtype)

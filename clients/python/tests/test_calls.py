@@ -268,14 +268,16 @@ class Each(unittest.TestCase):
             self.assertEqual(function(2, {"x": [3, 3]})[0].shape, (2, 3))
 
     def test_each_value_is_that_of_its_row_whatever_is_written_over_later(self):
-        kept = {"array": np.zeros(2), "bytes": bytearray(2), "list": [0, 0], "row": {}}
+        number = np.zeros(1)
+        kept = {"array": np.zeros(2), "bytes": bytearray(2), "list": [0, 0], "number": number, "row": {}}
         views = {
+            "number": lambda: number.reshape([]),
             "array": lambda: kept["array"],
             "bytes": lambda: memoryview(kept["bytes"]),
             "list": lambda: kept["list"],
         }
         for shape in ([2], [None]):
-            of = {"array": ("f64", shape), "bytes": ("u8", shape), "list": ("i64", shape)}
+            of = {"number": ("f64", []), "array": ("f64", shape), "bytes": ("u8", shape), "list": ("i64", shape)}
 
             def refilled(x):
                 for name in views:
@@ -289,10 +291,10 @@ class Each(unittest.TestCase):
                     yield kept["row"]
 
             for found in call(refilled, of, each=True)(3, {"x": [1, 2, 3]}):
-                self.assertEqual([row[0] for row in found], [1, 2, 3])
+                self.assertEqual([np.ravel(row)[0] for row in found], [1, 2, 3])
             (parts,) = call(one_dict, {"parts": of}, each=True)(2, {"x": [1, 5]})
             for first, rows in zip((1, 5), parts):
-                self.assertEqual([[value[0] for value in row] for row in rows], [[first + n] * 3 for n in range(3)])
+                self.assertEqual([[np.ravel(of)[0] for of in row] for row in rows], [[first + n] * 4 for n in range(3)])
 
     def test_a_masked_number_fails_its_row_wherever_it_stands(self):
         def masked(x):

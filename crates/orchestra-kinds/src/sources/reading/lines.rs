@@ -303,6 +303,8 @@ impl RecordReader {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -373,6 +375,24 @@ mod tests {
                 let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(&record[..]);
                 let read: Vec<String> = reader.records().next().unwrap().unwrap().iter().map(str::to_owned).collect();
                 prop_assert_eq!(&read, row);
+            }
+        }
+
+        #[test]
+        fn bytes_of_a_file_are_read_in_any_order_and_none_behind_its_end(
+            steps in proptest::collection::vec((any::<bool>(), 0..110_000_u64, 0..9_000_u64), 1..60),
+        ) {
+            let text: Vec<u8> = (0..100_000_u32).flat_map(|n| (n as u16).to_le_bytes()).take(100_000).collect();
+            let mut file = tempfile::tempfile().unwrap();
+            io::Write::write_all(&mut file, &text).unwrap();
+            let input = FileLike::File(Arc::new(file));
+            let mut file = RecordFile { input, bytes: Vec::new(), at: 0 };
+            let mut behind = 0;
+            for (follows, at, len) in steps {
+                let at = if follows { behind } else { at };
+                behind = at + len;
+                let read = file.read(at, len).ok();
+                prop_assert_eq!(read.map(|range| &file.bytes[range]), text.get(at as usize..behind as usize));
             }
         }
     }
