@@ -157,7 +157,7 @@ fn exit(code: ExitCode) -> ! {
 fn own_workers() -> io::Result<ProcessLauncher> {
     if !BECOMES_WORKER.load(Ordering::Relaxed) {
         return Err(io::Error::other(
-            "workers are copies of this program, which has not called `orchestra::run_if_worker()`: call it first thing in `main`, or name a program in `StartOptions::launcher`",
+            "workers are copies of this program, which has not called `orchestra::run_if_worker()`: call it first thing in `main`, or name a program that does by `Orchestra::builder().worker_program(path)`",
         ));
     }
     ProcessLauncher::this_executable()

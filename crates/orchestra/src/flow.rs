@@ -142,7 +142,10 @@ impl FlowBuilder {
         let Self { orchestra, workflow, queue } = self;
         let plan = move || -> BoxFuture<'static, Result<PlannedFlow, StartError>> {
             let (orchestra, workflow) = (orchestra.clone(), workflow.clone());
-            Box::pin(blocking(move || plan_flow(&orchestra, orchestra.plan(&workflow, None)?, queue)))
+            Box::pin(blocking(move || {
+                let workflow = workflow.read_again().map_err(StartError::run)?;
+                plan_flow(&orchestra, orchestra.plan(&workflow, None)?, queue)
+            }))
         };
         Ok(Flow(Served::start(plan).await?))
     }

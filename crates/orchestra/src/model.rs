@@ -2,7 +2,7 @@
 
 use std::future::IntoFuture;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,7 +39,9 @@ pub struct ModelBuilder {
 impl Orchestra {
     /// A model that answers requests of this program.
     pub fn model(&self, file: impl Into<PathBuf>) -> ModelBuilder {
-        ModelBuilder::new(self.clone(), file.into())
+        let file = file.into();
+        // As long as it is served, it is this file, whatever becomes of the current folder.
+        ModelBuilder::new(self.clone(), std::path::absolute(&file).unwrap_or(file))
     }
 
     /// The models of a workflow file that none of its stages runs, by name, each to be started alone, as its table `[models.NAME]` says.
@@ -72,7 +74,7 @@ impl ModelBuilder {
         orchestra: &Orchestra,
         workflow: &Workflow,
     ) -> Result<Vec<(String, Self)>, WorkflowError> {
-        let Workflow { file, text, options } = workflow;
+        let Workflow { file, text, options, .. } = workflow;
         let (models, _) = model_tables(text, file, options).map_err(WorkflowError)?;
         let builder = |tables: ModelTables| {
             let mut workflow = workflow.clone();
@@ -166,8 +168,7 @@ impl ModelBuilder {
             Some(base) => base,
             None => {
                 let name = format!("service of {}", path.file_name().unwrap_or_default().to_string_lossy());
-                let mut workflow = Workflow::parse("", Path::new("")).map_err(StartError::run)?;
-                workflow.file = path.with_file_name(name);
+                let workflow = Workflow::in_memory(path.with_file_name(name), String::new());
                 let table = Table::of([("path", utf8.into())]);
                 (workflow, ModelTables { table, ..ModelTables::default() })
             }
@@ -339,6 +340,13 @@ impl ServedModel {
             !is_only && self.inputs.iter().all(|input| input.name != *name)
         }) {
             return wrong(format!("the model has no input `{name}`; inputs: `{}`", names()));
+        }
+        if tensors.len() > self.inputs.len() {
+            return wrong(format!(
+                "there are {} tensors, and the model takes `{}` once each",
+                tensors.len(),
+                names()
+            ));
         }
         let mut ordered = Vec::with_capacity(self.inputs.len());
         for input in &self.inputs {

@@ -17,7 +17,9 @@ use crate::workflow::Workflow;
 pub struct Run {
     stop: Stopper,
     status: watch::Receiver<Status>,
-    driver: JoinHandle<Result<Report, RunError>>,
+    /// `None` once it has ended.
+    driver: Option<JoinHandle<Result<Report, RunError>>>,
+    report: Option<Report>,
 }
 
 /// Why a run has no report.
@@ -109,7 +111,7 @@ impl Run {
         stop.attach(first.stop_handle());
         let (publish, status) = watch::channel(Status::of(&first.snapshots().borrow()));
         let driver = drive(orchestra, workflow, first, stop.clone(), publish);
-        Ok(Self { stop, status, driver: tokio::spawn(driver) })
+        Ok(Self { stop, status, driver: Some(tokio::spawn(driver)), report: None })
     }
 
     /// How far it is.
@@ -130,19 +132,23 @@ impl Run {
         self.stop.clone()
     }
 
-    /// Waits for its end. Dropping the future changes nothing.
+    /// Waits for its end. Dropping the future changes nothing; called again, it gives the same report.
     ///
     /// # Errors
     /// The second part of the run cannot be started, or the executor ends.
     pub async fn wait(&mut self) -> Result<Report, RunError> {
-        (&mut self.driver).await.unwrap_or(Err(RunError::Aborted))
+        let Some(driver) = &mut self.driver else { return self.report.clone().ok_or(RunError::Aborted) };
+        let end = driver.await.unwrap_or(Err(RunError::Aborted));
+        self.driver = None;
+        self.report = end.as_ref().ok().cloned();
+        end
     }
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
         // The handle of the part that runs is dropped with the task, which aborts it.
-        self.driver.abort();
+        self.driver.iter().for_each(JoinHandle::abort);
     }
 }
 

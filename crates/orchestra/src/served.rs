@@ -158,7 +158,9 @@ pub(crate) struct Terms {
 impl Terms {
     pub fn begin(self) -> RequestTerms {
         let Self { within, priority, waits } = self;
-        RequestTerms { deadline: within.map(|within| Instant::now() + within), priority, waits }
+        // One beyond the clock is none.
+        let deadline = within.and_then(|within| Instant::now().checked_add(within));
+        RequestTerms { deadline, priority, waits }
     }
 }
 

@@ -12,6 +12,8 @@ pub struct Workflow {
     pub(crate) file: PathBuf,
     pub(crate) text: String,
     pub(crate) options: PlanOptions,
+    /// Else the text is of the program.
+    is_of_file: bool,
 }
 
 impl Workflow {
@@ -20,10 +22,8 @@ impl Workflow {
     /// # Errors
     /// The file cannot be read. What is wrong with its text the start says.
     pub fn open(file: impl AsRef<Path>) -> io::Result<Self> {
-        let file = file.as_ref();
-        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
-        let text = std::fs::read_to_string(file).map_err(named)?;
-        Ok(Self { file: std::path::absolute(file)?, text, options: PlanOptions::default() })
+        let file = std::path::absolute(file)?;
+        Self { is_of_file: true, ..Self::in_memory(file, String::new()) }.read_again()
     }
 
     /// A workflow that a program has made. Paths in it are relative to this folder; messages call it `workflow.toml`.
@@ -32,7 +32,21 @@ impl Workflow {
     /// The folder is relative, and the current one is gone.
     pub fn parse(text: impl Into<String>, folder: impl AsRef<Path>) -> io::Result<Self> {
         let file = std::path::absolute(folder.as_ref().join("workflow.toml"))?;
-        Ok(Self { file, text: text.into(), options: PlanOptions::default() })
+        Ok(Self::in_memory(file, text.into()))
+    }
+
+    pub(crate) fn in_memory(file: PathBuf, text: String) -> Self {
+        Self { file, text, options: PlanOptions::default(), is_of_file: false }
+    }
+
+    /// With the text that its file has now.
+    pub(crate) fn read_again(mut self) -> io::Result<Self> {
+        if self.is_of_file {
+            let named =
+                |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", self.file.display()));
+            self.text = std::fs::read_to_string(&self.file).map_err(named)?;
+        }
+        Ok(self)
     }
 
     /// Whether it has a graph: sources, and what reads from them. Else it has models alone, or commands.

@@ -1,6 +1,7 @@
 //! A graph that answers requests in memory: the shape `flow` of the table of kills. Workers and loaders die at each of its moments while eight callers
 //! ask, half of whose requests are dropped; each that is kept is answered once, with what is its own, and all places are free at the end.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::future::IntoFuture as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -242,9 +243,39 @@ fn a_bad_item_fails_alone_and_by_name_and_other_errors_say_what_to_do() {
         assert!(row.is_client_fault() && row.to_string().contains("source `scans` takes"), "{row}");
         let late = flow.process(Item::bytes(pictures[6].clone())).deadline(Duration::ZERO).await;
         assert_eq!(late.unwrap_err(), RequestError::Deadline);
+        let ever = flow.process(Item::bytes(pictures[6].clone())).deadline(Duration::MAX);
+        must_be_of(&bounded("it is answered", ever.into_future()).await.unwrap(), 6);
         bounded("the flow ends", flow.drain()).await;
         let over = flow.process(Item::bytes(pictures[6].clone())).await.unwrap_err();
         assert_eq!(over, RequestError::Closed("it was drained".to_owned()));
+    });
+}
+
+#[test]
+fn a_flow_that_is_reloaded_is_what_its_file_says_then() {
+    audited(async {
+        let place = workplace();
+        let picture = pictures(&place).swap_remove(7);
+        let flow = start(&place, orchestra(place.options())).await;
+        let sinks = async || {
+            let records = flow.process(Item::bytes(picture.clone())).await.unwrap();
+            records.iter().map(|record| record.sink().to_owned()).collect::<BTreeSet<_>>()
+        };
+        let file = place.path("workflow.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        assert_eq!(sinks().await, ["each", "right", "whole"].map(str::to_owned).into());
+        fs::write(&file, "no workflow [").unwrap();
+        let refused = bounded("it is refused", flow.reload()).await.unwrap_err();
+        assert!(matches!(refused, StartError::Workflow(_)), "{refused}");
+        fs::remove_file(&file).unwrap();
+        let refused = bounded("it is refused", flow.reload()).await.unwrap_err();
+        assert!(refused.to_string().contains("workflow.toml"), "{refused}");
+        assert_eq!(sinks().await.len(), 3, "the one in use goes on");
+        fs::write(&file, text.replace("[sinks.each]", "[sinks.halves_apart]")).unwrap();
+        bounded("it is reloaded", flow.reload()).await.unwrap();
+        place.watch_flow(flow.tree().observer());
+        assert_eq!(sinks().await, ["halves_apart", "right", "whole"].map(str::to_owned).into());
+        bounded("the flow ends", flow.drain()).await;
     });
 }
 

@@ -84,6 +84,7 @@ fn several_inputs_and_outputs_and_open_shapes_are_served() {
         for (request, words) in [
             (Tensors::from([("a", a.clone())]), "input `b` is missing"),
             (Tensors::from([("a", a.clone()), ("b", a.clone()), ("c", a.clone())]), "no input `c`"),
+            (Tensors::from([("a", a.clone()), ("b", a.clone()), ("a", a.clone())]), "there are 3 tensors"),
             (Tensors::from([("a", a.clone()), ("b", tensor(&[2, 2], &[0.0; 4]))]), "as many for every input"),
             (
                 Tensors::from([("a", a.clone()), ("b", Tensor::new([3, 2], vec![0_i64; 6]).unwrap())]),
@@ -280,7 +281,7 @@ fn a_host_that_names_no_worker_is_told_so_and_starts_nothing_of_itself() {
         }
         let error = orchestra_launch::start(plan, StartOptions::default()).await.err().unwrap().to_string();
         assert!(
-            error.contains("`orchestra::run_if_worker()`") && error.contains("`StartOptions::launcher`"),
+            error.contains("`orchestra::run_if_worker()`") && error.contains("worker_program(path)"),
             "{error}"
         );
     });

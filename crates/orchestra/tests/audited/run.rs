@@ -43,6 +43,8 @@ fn a_run_is_stopped_dropped_and_goes_on_where_it_was() {
         place.gate().open().unwrap();
         let stopped = bounded("it stops", run.wait()).await.unwrap();
         assert!(!stopped.is_complete() && stopped.exit_code() == 130, "{:?}", stopped.problems());
+        let again = bounded("its end is there still", run.wait()).await.unwrap();
+        assert_eq!((again.exit_code(), again.items()), (130, stopped.items()));
         let report = bounded("it ends", orchestra.run(workflow())).await.unwrap();
         assert!(report.is_complete() && report.exit_code() == 0, "{:?}", report.problems());
         assert_eq!((report.items().done, report.items().failed), (ITEMS, 0));
