@@ -8,6 +8,7 @@
 #     kernels   kernels without Landlock and with control groups, which run as programs (User-mode Linux)
 #     jaeger    traces that a real Jaeger has taken; the first build of Jaeger takes about 5 minutes
 #     stores    object stores: moto for S3, Azurite for Azure, fake-gcs-server for Google
+#     page      the pages of runs in Chromium: sections, console, sorting, filtering, faults for people who cannot see; installs it, and axe-core with npm
 #     examples  every example while its workers, its loaders and the run itself are killed
 #     outside   the programs of the library's guide as a crate outside of the workspace, and the documentation of the library
 #     storms    tests with many items, many kills and many damaged files
@@ -23,7 +24,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 source scripts/lib.sh
 
-PARTS=(loom miri kernels jaeger stores examples outside storms fuzz)
+PARTS=(loom miri kernels jaeger stores page examples outside storms fuzz)
 PART_SECONDS=900 ALL_SECONDS=3600
 target=${CARGO_TARGET_DIR:-target}
 end_to_end=(cargo test --locked -p orchestra-cli --test e2e)
@@ -75,6 +76,21 @@ part_stores() {
     for name in moto gcs pyarrow reference tables; do scripts/python-env.sh "$name"; done
     scripts/azurite.sh
     run_modules objects other_stores kills::bucket part_kills retry
+}
+
+part_page() {
+    need_command chromium chromium
+    need_command npm npm
+    need_python
+    local out
+    out=$(mktemp -d)
+    cargo build --locked --bin orchestra
+    for example in digits pages embeddings refine hundred-commands hundred-tasks; do
+        "$target/debug/orchestra" run "examples/$example/workflow.toml" --output "$out/$example" --report --quiet || [[ $? == 65 ]]
+    done
+    "$target/debug/orchestra" report "$out/digits" "$out/pages"
+    scripts/page-check.sh "$out"/*/report.html "$out/pages/compare.html"
+    rm -rf "$out"
 }
 
 part_examples() {

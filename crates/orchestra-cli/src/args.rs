@@ -13,9 +13,11 @@ use crate::help;
 use orchestra_report::shell_word;
 
 mod lab;
+mod report;
 mod values;
 
 pub use lab::{BenchArgs, ChaosArgs, LabArgs};
+pub use report::{PageArgs, ReportArgs};
 pub use values::SetArg;
 use values::{device, log_format, setting};
 
@@ -46,6 +48,8 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Write a run as one page to look at and to send: what it did, what set its pace, what failed
     Report(ReportArgs),
+    /// Serve the page of a run that goes on or has ended, or of several, to a browser
+    Page(PageArgs),
     /// Report every error of a workflow file, with line, caret and help
     Check(CheckArgs),
     /// Say what will run where: devices, workers, batch sizes, memory, threads, and why
@@ -125,6 +129,12 @@ pub struct RunArgs {
     /// Serve metrics for Prometheus at this address, for example `127.0.0.1:9464` [default: the file]
     #[arg(long, value_name = "HOST:PORT")]
     pub metrics: Option<String>,
+    /// Write the run as one page at its end: `report.html` in the output folder [default: the file]
+    #[arg(long)]
+    pub report: bool,
+    /// Serve the run as a page to a browser while it goes on: `--page`, or `--page=HOST:PORT`
+    #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:0")]
+    pub page: Option<String>,
     /// How to say what is said on standard error; with `json`, each message is one line with one object [default: text]
     #[arg(long, value_name = "FORMAT", value_parser = log_format())]
     pub log_format: Option<LogFormat>,
@@ -197,18 +207,6 @@ pub struct VerifyArgs {
     /// Print what was found as JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// `orchestra report`
-#[derive(Debug, Args)]
-#[command(after_help = help::REPORT)]
-pub struct ReportArgs {
-    /// The output folder of a run: one that has ended, goes on or was killed
-    #[arg(value_name = "DIR")]
-    pub output: PathBuf,
-    /// The page to write; a file that is there is replaced [default: report.html in the output folder]
-    #[arg(short = 'o', long = "page", value_name = "FILE")]
-    pub page: Option<PathBuf>,
 }
 
 /// `orchestra check`

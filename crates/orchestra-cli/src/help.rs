@@ -81,10 +81,19 @@ pub const REPORT: &str = "\
 Examples:
   orchestra report out
   orchestra report out -o monday.html
+  orchestra report before after          what differs between two runs
+  orchestra report before after --json
 
 The page is one file that asks for nothing from the network: attach it to a ticket, or open it in a browser.
 
 Exit codes: 0 the page was written, 2 the folder holds no run, 75 it could not be written";
+
+pub const PAGE: &str = "\
+Examples:
+  orchestra page out                     a run that another terminal has started
+  orchestra page runs --listen 127.0.0.1:8080
+
+Exit codes: 0 it was ended by Ctrl-C, 2 the folder holds no run, 75 the address is taken";
 
 pub const CHECK_OFFLINE: &str = "Look at the file and what it names only: ask no driver, load no library, look into no file of a source, use no network";
 

@@ -17,6 +17,7 @@ mod inspect;
 mod item_counts;
 mod lab;
 mod left_out;
+mod live_page;
 mod metrics;
 mod notices;
 mod plan;
@@ -82,6 +83,7 @@ fn command() -> ProcessExitCode {
         Command::Retry(args) => retry::retry(&args, cli.verbosity, &surroundings),
         Command::Serve(args) => serve::serve(&args, cli.verbosity, &surroundings),
         Command::Verify(args) => verify::verify(&args),
+        Command::Page(args) => live_page::page(&args),
         Command::Report(args) => report::report(&args, cli.verbosity),
         Command::Check(args) => check::check(&args, &surroundings),
         Command::Plan(args) => plan::plan(&args, &surroundings),

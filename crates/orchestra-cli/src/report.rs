@@ -6,26 +6,52 @@ use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
 
+use orchestra_launch::{COMPARED_PAGE, REPORT_PAGE};
+use orchestra_report::{RunReport, compare, compared_page, page, read};
+
 use crate::args::{ReportArgs, Verbosity};
 use crate::exit_code::ExitCode;
-use crate::{Failed, stderr};
-
-/// The page beside the results, where no other place is named.
-const PAGE: &str = "report.html";
+use crate::{Failed, stderr, stdout};
 
 pub fn report(args: &ReportArgs, verbosity: Verbosity) -> Result<ExitCode, Failed> {
-    let report = orchestra_report::read(&args.output).map_err(|error| Failed::new(ExitCode::Usage, error))?;
-    let path = args.page.clone().unwrap_or_else(|| args.output.join(PAGE));
-    if let Some(other) = other_content(&path) {
+    let runs = args.outputs.iter().map(|output| read(output)).collect::<Result<Vec<RunReport>, _>>();
+    let runs = runs.map_err(|error| Failed::new(ExitCode::Usage, error))?;
+    let (html, beside) = match &runs[..] {
+        [a, b] if args.json => return stdout::print_json(&compare(a, b)),
+        [a, b] => (compared_page(&compare(a, b)), args.outputs[1].join(COMPARED_PAGE)),
+        _ if args.json => {
+            let why = anyhow!(
+                "--json is for two runs: name a second output folder; of one, `run.json` in it says the same as JSON"
+            );
+            return Err(Failed::new(ExitCode::Usage, why));
+        }
+        [run, ..] => (page(run), args.outputs[0].join(REPORT_PAGE)),
+        [] => return Err(Failed::new(ExitCode::Usage, anyhow!("name an output folder"))),
+    };
+    write(&args.page.clone().unwrap_or(beside), &html, verbosity)?;
+    Ok(ExitCode::Done)
+}
+
+/// Writes the page of a run that has just ended. Where that fails, a warning says so: the run and its exit code stand.
+pub fn at_the_end(output: &Path, verbosity: Verbosity) {
+    let read = read(output).map_err(|error| Failed::new(ExitCode::TryAgain, error));
+    let written = read.and_then(|run| write(&output.join(REPORT_PAGE), &page(&run), verbosity));
+    if let Err(Failed { error: Some(error), .. }) = written {
+        stderr::say_line(&format!("warning: the page of the run is not written: {error:#}"));
+    }
+}
+
+fn write(path: &Path, html: &str, verbosity: Verbosity) -> Result<(), Failed> {
+    if let Some(other) = other_content(path) {
         return Err(Failed::new(ExitCode::Usage, other));
     }
-    orchestra_launch::write_atomic(&path, orchestra_report::page(&report).as_bytes())
+    orchestra_launch::write_atomic(path, html.as_bytes())
         .with_context(|| format!("cannot write the page `{}`", path.display()))
         .map_err(|error| Failed::new(ExitCode::TryAgain, error))?;
     if !verbosity.quiet {
         stderr::say_line(&format!("wrote {}", path.display()));
     }
-    Ok(ExitCode::Done)
+    Ok(())
 }
 
 /// Why a file that is there is not replaced: only a page is.

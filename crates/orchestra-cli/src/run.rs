@@ -18,13 +18,14 @@ use tokio::runtime::Runtime;
 use self::end::{Output, end, finished_before};
 use crate::args::{RunArgs, Verbosity};
 use crate::exit_code::ExitCode;
+use crate::live_page::LivePage;
 use crate::notices::{LibraryNotes, Notices};
 use crate::planning::{self, WorkflowText};
 use crate::progress::{ProgressDisplay, ProgressMode};
 use crate::signals::{self, AfterTheRun, Continued, Stopping};
 use crate::surroundings::Surroundings;
 use crate::watch::RateWatch;
-use crate::{Failed, metrics, retry, stderr, stdout, tasks};
+use crate::{Failed, metrics, report, retry, stderr, stdout, tasks};
 
 mod end;
 
@@ -56,6 +57,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     let telemetry = telemetry(args, verbosity, surroundings, &plan)?;
     // Before anything is discarded or begun: the address may be taken.
     let metrics = metrics::start(args, &plan, notices)?;
+    let page = live_page(args, &plan, notices)?;
     let command = RunCommand {
         args,
         verbosity,
@@ -63,13 +65,10 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
         notices,
         telemetry: &telemetry,
         metrics: metrics.as_ref(),
+        page: page.as_ref(),
         stopping: Stopping::default(),
     };
-    let asked = match (args.fresh, args.retry_failed) {
-        (true, _) => Earlier::Discard,
-        (false, true) => Earlier::RetryFailed,
-        (false, false) => Earlier::GoOn,
-    };
+    let asked = asked(args);
     // Failed items are looked for when their sources are planned.
     let is_early = plan.deferred.is_some();
     let earlier = if is_early && asked == Earlier::RetryFailed { Earlier::GoOn } else { asked };
@@ -94,7 +93,28 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     let after = telemetry.span_watch().is_some().then(|| AfterTheRun::caught().ok()).flatten();
     // Blocking tasks that hang (a dead network drive) must not hold the command.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    end(&outcome, &plan, resumed_from, Output::of(args, verbosity), telemetry, after)
+    let code = end(&outcome, &plan, resumed_from, Output::of(args, verbosity), telemetry, after);
+    if args.report || plan.telemetry.report {
+        report::at_the_end(&plan.output, verbosity);
+    }
+    code
+}
+
+fn asked(args: &RunArgs) -> Earlier {
+    match (args.fresh, args.retry_failed) {
+        (true, _) => Earlier::Discard,
+        (false, true) => Earlier::RetryFailed,
+        (false, false) => Earlier::GoOn,
+    }
+}
+
+/// Serves the page of the run, where that was asked for.
+fn live_page(args: &RunArgs, plan: &Plan, notices: Notices) -> Result<Option<LivePage>, Failed> {
+    let page = args.page.as_deref().map(|address| LivePage::start(address, &plan.output)).transpose()?;
+    if let Some(page) = &page {
+        notices.say(&page.in_words());
+    }
+    Ok(page)
 }
 
 /// What all parts of a run share.
@@ -105,6 +125,7 @@ struct RunCommand<'a> {
     notices: Notices,
     telemetry: &'a TelemetryGuard,
     metrics: Option<&'a Metrics>,
+    page: Option<&'a LivePage>,
     stopping: Stopping,
 }
 
@@ -146,7 +167,7 @@ impl RunCommand<'_> {
 
     /// Carries a plan out. `first`: what the first part has done, in the second one.
     fn part(&self, plan: Arc<Plan>, earlier: Earlier, first: Option<&EndedRun>) -> Result<PartEnd, Failed> {
-        let Self { args, verbosity, surroundings, notices, telemetry, metrics, stopping } = self;
+        let Self { args, verbosity, surroundings, notices, telemetry, metrics, page, stopping } = self;
         let runtime = runtime(&plan)?;
         // Nothing is discarded for a run that has no library to begin with, or another one.
         let discards = args.fresh || args.retry_failed;
@@ -186,6 +207,9 @@ impl RunCommand<'_> {
                 stopping.catch().context("signals cannot be caught, so the run could not be stopped");
             caught.map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
             let handle = prepared.start(options).await.map_err(not_started)?;
+            if let Some(page) = page {
+                page.observe(handle.snapshots());
+            }
             if let Some(metrics) = metrics {
                 metrics::observe(metrics, handle.meter(), telemetry);
             }

@@ -73,7 +73,8 @@ pub use orchestra_runtime::{
     trace::{self, Tracer},
 };
 pub use orchestra_store::{
-    Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, TaskRecord, only_files, write_atomic,
+    COMPARED_PAGE, Extent, FAILURE_RECORDS, REPORT_PAGE, RUN_SUMMARY, TaskJournal, TaskRecord, only_files,
+    write_atomic,
 };
 #[cfg(feature = "telemetry")]
 pub use orchestra_telemetry as telemetry;

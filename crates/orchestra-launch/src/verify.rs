@@ -10,7 +10,9 @@ use orchestra_core::LeftOutCount;
 use orchestra_kinds::read_lines;
 use orchestra_plan::{Kinds, ReadBack, ReadRecord, RecordsPerItem, TASKS_FOLDER, Writes, part_number};
 use orchestra_runtime::{IndexLine, OutputReport};
-use orchestra_store::{FAILURE_RECORDS, NumberSet, RUN_SUMMARY, altered_files, only_files};
+use orchestra_store::{
+    COMPARED_PAGE, FAILURE_RECORDS, NumberSet, REPORT_PAGE, RUN_SUMMARY, altered_files, only_files,
+};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -359,8 +361,10 @@ impl<'a> Count<'a> {
 
     /// Files that nothing names, and named ones that are not there as they were written.
     fn strays(&mut self, outputs: &[OutputReport]) {
-        let mut known: BTreeSet<PathBuf> =
-            [RUN_SUMMARY, FAILURE_RECORDS].into_iter().map(|name| self.folder.join(name)).collect();
+        let mut known: BTreeSet<PathBuf> = [RUN_SUMMARY, FAILURE_RECORDS, REPORT_PAGE, COMPARED_PAGE]
+            .into_iter()
+            .map(|name| self.folder.join(name))
+            .collect();
         for output in outputs {
             known.extend(self.files(output).into_iter().map(|file| self.folder.join(file)));
             if output.path.file_name().is_some_and(|name| name == "index.jsonl") {

@@ -19,8 +19,15 @@ use crate::store_parts::RecordParts;
 use crate::workflow::{SinkNode, declared, keys_of_sink};
 
 /// Names in the output folder that the run itself uses; no sink may lie at or below them.
-pub const RESERVED: [&str; 5] =
-    [orchestra_store::FAILURE_RECORDS, orchestra_store::RUN_SUMMARY, "logs", "journal", TASKS_FOLDER];
+pub const RESERVED: [&str; 7] = [
+    orchestra_store::FAILURE_RECORDS,
+    orchestra_store::RUN_SUMMARY,
+    orchestra_store::REPORT_PAGE,
+    orchestra_store::COMPARED_PAGE,
+    "logs",
+    "journal",
+    TASKS_FOLDER,
+];
 
 /// What a sink reads from that writes the failures of all pipelines of the run, unless a source or a stage is called so.
 pub const FAILURES: &str = "failures";

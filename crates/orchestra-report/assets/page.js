@@ -51,7 +51,8 @@
         }, [chart.x, ...chart.series.map((one) => one.values)], plot);
     }
 
-    const drawAll = () => document.querySelectorAll(".plot").forEach((plot) => draw(/** @type {HTMLElement} */ (plot)));
+    /** @param {ParentNode} part */
+    const drawAll = (part) => part.querySelectorAll(".plot").forEach((plot) => draw(/** @type {HTMLElement} */ (plot)));
 
     /**
      * @param {HTMLTableRowElement} row
@@ -109,9 +110,12 @@
         box.before(label);
     }
 
-    /** Boxes are in pixels of the picture as the browser shows it. */
-    function fitBoxes() {
-        document.querySelectorAll(".picture").forEach((picture) => {
+    /**
+     * Boxes are in pixels of the picture as the browser shows it.
+     * @param {ParentNode} part
+     */
+    function fitBoxes(part) {
+        part.querySelectorAll(".picture").forEach((picture) => {
             const image = picture.querySelector("img");
             const boxes = picture.querySelector("svg");
             if (!image || !boxes) return;
@@ -121,17 +125,47 @@
         });
     }
 
-    document.querySelectorAll("table").forEach((table) => {
-        sortable(table);
-        filterable(table);
-    });
-    fitBoxes();
-    drawAll();
+    /** @param {ParentNode} part */
+    function dress(part) {
+        part.querySelectorAll("table").forEach((table) => {
+            sortable(table);
+            filterable(table);
+        });
+        fitBoxes(part);
+        drawAll(part);
+    }
+
+    /**
+     * Parts that a server has written, and escaped as those of the page. What somebody works in stays as it is.
+     * @param {string} address
+     */
+    function follow(address) {
+        const events = new EventSource(address);
+        const state = document.getElementById("live");
+        /** @param {string} text */
+        const say = (text) => {
+            if (state && state.textContent !== text) state.textContent = text;
+        };
+        events.onopen = () => say("Live: what changes is shown as it comes.");
+        events.onerror = () => say("The connection has ended, most likely with the run: this is the last that it said.");
+        events.onmessage = (event) => {
+            for (const [id, html] of Object.entries(JSON.parse(event.data))) {
+                const part = document.getElementById(id);
+                if (!part || part.contains(document.activeElement)) continue;
+                part.innerHTML = html;
+                part.hidden = html === "";
+                dress(part);
+            }
+        };
+    }
+
+    dress(document);
     let width = window.innerWidth;
     window.addEventListener("resize", () => {
-        if (window.innerWidth !== width) drawAll();
+        if (window.innerWidth !== width) drawAll(document);
         width = window.innerWidth;
     });
-    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll(document));
+    if (document.body.dataset.events) follow(document.body.dataset.events);
     document.documentElement.dataset.ready = "true";
 })();

@@ -3,10 +3,12 @@
 
 pub mod human;
 
+mod compare;
 mod gather;
 mod page;
 mod words;
 
-pub use gather::{ReadError, RunReport, read};
-pub use page::page;
+pub use compare::{ComparedFact, RunComparison, compare};
+pub use gather::{ReadError, RunReport, read, read_live};
+pub use page::{compared_page, list_page, live_page, page, parts};
 pub use words::{pace_in_words, shell_word};

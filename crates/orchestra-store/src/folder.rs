@@ -20,6 +20,9 @@ use crate::lock::{FolderLock, OpenError, make_folder};
 pub const RUN_SUMMARY: &str = "run.json";
 /// The records of items that failed.
 pub const FAILURE_RECORDS: &str = "failures.jsonl";
+/// The page of a run, and that of two, where no other file is named.
+pub const REPORT_PAGE: &str = "report.html";
+pub const COMPARED_PAGE: &str = "compare.html";
 const LOCK: &str = "lock";
 /// Of the run, which are written to their end.
 const LOGS: &str = "logs";

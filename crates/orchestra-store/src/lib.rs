@@ -75,7 +75,8 @@ pub use catalog::{
     is_hidden, is_hidden_part, is_url, one_by_one, relist, write_items, write_listing,
 };
 pub use folder::{
-    DiscardError, Discarded, FAILURE_RECORDS, FolderState, OutputFolder, RUN_SUMMARY, only_files,
+    COMPARED_PAGE, DiscardError, Discarded, FAILURE_RECORDS, FolderState, OutputFolder, REPORT_PAGE,
+    RUN_SUMMARY, only_files,
 };
 pub use identity::{Change, RunIdentity};
 pub use journal::{

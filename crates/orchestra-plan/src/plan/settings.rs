@@ -110,6 +110,8 @@ settings! {
         metrics: Option<String>,
         /// lines of the log files
         log_format: Option<LogFormat> => "\"text\"",
+        /// write `report.html` to the output folder at the end: the run as one page
+        report: bool = false,
     }
 }
 

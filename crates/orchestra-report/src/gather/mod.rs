@@ -17,6 +17,8 @@ use orchestra_store::{ListingReader, OutputFolder};
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::words::shell_word;
+
 pub use curves::CurvePlot;
 pub use failures::FailedGroup;
 use history::place_in_plan;
@@ -44,6 +46,8 @@ pub struct RunReport {
     pub status: RunStatus,
     /// It wrote `run.json`, and no start has begun after that.
     pub is_ended: bool,
+    /// It says itself that it goes on.
+    pub is_running: bool,
     pub plan: PlannedRun,
     pub history: RunHistory,
     pub attempts: Attempts,
@@ -72,6 +76,14 @@ pub struct ReportedCommand {
 /// # Errors
 /// It is no output folder of a run, or cannot be read.
 pub fn read(folder: &Path) -> Result<RunReport, ReadError> {
+    read_live(folder, None)
+}
+
+/// As [`read`], of a run that says itself how far it is.
+///
+/// # Errors
+/// Those of [`read`].
+pub fn read_live(folder: &Path, now: Option<RunStatus>) -> Result<RunReport, ReadError> {
     let unreadable =
         |path: PathBuf| move |error: io::Error| ReadError::Unreadable { path, why: error.to_string() };
     orchestra_launch::only_files(folder)
@@ -83,12 +95,18 @@ pub fn read(folder: &Path) -> Result<RunReport, ReadError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(unreadable(path)(error)),
     };
-    let is_ended = account.is_some() && !history.goes_on();
-    let last = history.moments.last().map(|moment| moment.status.clone());
+    let is_running = now.is_some();
+    let is_ended = account.is_some() && !history.goes_on() && !is_running;
+    let last = now.or_else(|| history.moments.last().map(|moment| moment.status.clone()));
     let status = match (account, last) {
         (Some(account), _) if is_ended => account,
         (account, Some(last)) => {
-            RunStatus { outputs: account.map(|account| account.outputs).unwrap_or_default(), ..last }
+            let outputs = if is_running {
+                last.outputs.clone()
+            } else {
+                account.map(|account| account.outputs).unwrap_or_default()
+            };
+            RunStatus { outputs, ..last }
         }
         (Some(account), None) => account,
         (None, None) => return Err(ReadError::NoRun(folder.to_owned())),
@@ -96,6 +114,7 @@ pub fn read(folder: &Path) -> Result<RunReport, ReadError> {
     let mut report = RunReport {
         folder: fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned()),
         is_ended,
+        is_running,
         plan: history.plan.clone().unwrap_or_default(),
         history,
         status,
@@ -136,6 +155,13 @@ impl RunReport {
             VerifyError::Unfinished(_) => "the run has not done all that it was to do".to_owned(),
             error => error.to_string(),
         })
+    }
+
+    /// The command that started it, as a shell takes it, without what discards results.
+    pub fn command_line(&self) -> Option<String> {
+        let words = self.command.as_ref()?.arguments.iter();
+        let words = words.filter(|word| *word != "--fresh" && *word != "--retry-failed");
+        Some(format!("orchestra {}", words.map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")))
     }
 
     /// Items that are no items, by reason, over all sources.

@@ -15,6 +15,7 @@ pub fn state(report: &RunReport) -> &'static str {
         (true, true, false) => "finished",
         (true, true, true) => "finished with failures",
         (true, false, _) => "stopped before its end",
+        (false, ..) if report.is_running => "running",
         (false, ..) => "has no end",
     }
 }
@@ -31,7 +32,7 @@ pub fn verdict(report: &RunReport) -> Markup {
     let class = match state(report) {
         "finished" => "good",
         "finished with failures" => "warn",
-        "has no end" => "open",
+        "has no end" | "running" => "open",
         _ => "bad",
     };
     let of_items = match (items.total.unwrap_or(items.listed), items.done, items.failed) {
@@ -72,7 +73,7 @@ pub fn verdict(report: &RunReport) -> Markup {
             strong { "The run " (said(report)) "." } " " (of_items) " " (of_tasks)
         }
         p.facts {
-            "Started " (status.started.get(..19).unwrap_or(&status.started).replace('T', " ")) " UTC"
+            "Started " (began(report)) " UTC"
             @if report.is_ended { ", took " (elapsed(status.seconds)) (rate) }
             @if report.history.n_starts() > 1 { ", in " (report.history.n_starts()) " starts" }
             ". " (restarts(report))
@@ -85,8 +86,17 @@ pub fn verdict(report: &RunReport) -> Markup {
     }
 }
 
+/// When the first start began, in UTC.
+fn began(report: &RunReport) -> String {
+    match report.history.starts.first() {
+        Some(start) => super::settings::at_utc(start.at),
+        None => report.status.started.get(..19).unwrap_or_default().replace('T', " "),
+    }
+}
+
 fn said(report: &RunReport) -> String {
     match (report.is_ended, report.status.complete, report.status.exit_code) {
+        (false, ..) if report.is_running => "goes on".to_owned(),
         (false, ..) => "has no end: it is still running, or it was killed".to_owned(),
         (true, true, _) => state(report).to_owned(),
         (true, false, 130) => "was interrupted before its end".to_owned(),

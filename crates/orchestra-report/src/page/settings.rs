@@ -27,7 +27,7 @@ pub fn settings(report: &RunReport) -> Markup {
             dt { "run" } dd { code { (report.status.run_id) } }
             dt { "output folder" } dd { code { (report.folder.display()) } }
             @if !plan.file.as_os_str().is_empty() { dt { "workflow file" } dd { code { (plan.file.display()) } } }
-            @if let Some(command) = command(report) { dt { "command" } dd { code { (command) } } }
+            @if let Some(command) = report.command_line() { dt { "command" } dd { code { (command) } } }
             @if !history.orchestra.is_empty() { dt { "orchestra" } dd { (history.orchestra) } }
             @if let Some(engine) = &plan.engine { dt { "engine" } dd { (engine) } }
             @if plan.cores > 0 { dt { "cores" } dd { (count(plan.cores as u64)) } }
@@ -40,22 +40,16 @@ pub fn settings(report: &RunReport) -> Markup {
     }
 }
 
-fn at_utc(seconds: f64) -> String {
+pub fn at_utc(seconds: f64) -> String {
     let time = std::time::UNIX_EPOCH
         .checked_add(std::time::Duration::try_from_secs_f64(seconds).unwrap_or_default());
     let text = time.map(|time| humantime::format_rfc3339_seconds(time).to_string()).unwrap_or_default();
     text.replace('T', " ").trim_end_matches('Z').to_owned()
 }
 
-fn command(report: &RunReport) -> Option<String> {
-    let words = &report.command.as_ref()?.arguments;
-    let words = words.iter().filter(|word| *word != "--fresh" && *word != "--retry-failed");
-    Some(format!("orchestra {}", words.map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")))
-}
-
 pub fn next(report: &RunReport) -> Markup {
     let folder = shell_word(&report.folder.display().to_string());
-    let resume = command(report).unwrap_or_else(|| "orchestra run FILE".to_owned());
+    let resume = report.command_line().unwrap_or_else(|| "orchestra run FILE".to_owned());
     let from = report.command.as_ref().map(|command| shell_word(&command.folder.display().to_string()));
     let status = &report.status;
     html! {
