@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
 
-use orchestra_launch::{COMPARED_PAGE, REPORT_PAGE};
+use orchestra_launch::{COMPARED_PAGE, Plan, REPORT_PAGE};
 use orchestra_report::{RunReport, compare, compared_page, page, read};
 
 use crate::args::{ReportArgs, Verbosity};
@@ -32,8 +32,13 @@ pub fn report(args: &ReportArgs, verbosity: Verbosity) -> Result<ExitCode, Faile
     Ok(ExitCode::Done)
 }
 
-/// Writes the page of a run that has just ended. Where that fails, a warning says so: the run and its exit code stand.
-pub fn at_the_end(output: &Path, verbosity: Verbosity) {
+/// Writes the page of a run that has just ended, if the command or the file asks for it. Where that fails, a warning says so: the run and its exit
+/// code stand.
+pub fn at_the_end(is_asked: bool, plan: &Plan, verbosity: Verbosity) {
+    if !is_asked && !plan.telemetry.report {
+        return;
+    }
+    let output = &plan.output;
     let read = read(output).map_err(|error| Failed::new(ExitCode::TryAgain, error));
     let written = read.and_then(|run| write(&output.join(REPORT_PAGE), &page(&run), verbosity));
     if let Err(Failed { error: Some(error), .. }) = written {

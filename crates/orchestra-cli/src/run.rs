@@ -94,9 +94,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     // Blocking tasks that hang (a dead network drive) must not hold the command.
     runtime.shutdown_timeout(Duration::from_secs(1));
     let code = end(&outcome, &plan, resumed_from, Output::of(args, verbosity), telemetry, after);
-    if args.report || plan.telemetry.report {
-        report::at_the_end(&plan.output, verbosity);
-    }
+    report::at_the_end(args.report, &plan, verbosity);
     code
 }
 

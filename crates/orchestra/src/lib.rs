@@ -48,6 +48,8 @@ mod flow;
 mod model;
 mod run;
 mod served;
+#[cfg(feature = "tower")]
+mod service;
 mod tensor;
 #[cfg(feature = "testing")]
 pub mod testing;

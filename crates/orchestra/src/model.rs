@@ -430,26 +430,3 @@ fn stacked(name: &str, n: usize, pieces: Vec<CopiedOutput>) -> Result<Tensor, Re
         pieces => Tensor::of_rows(dtype, n, &row, &pieces.iter().map(|piece| &piece[..]).collect::<Vec<_>>()),
     })
 }
-
-#[cfg(feature = "tower")]
-mod service {
-    use std::task::{Context, Poll};
-
-    use super::{BoxFuture, Model, RequestError, Tensors};
-
-    /// Each call is a request. One beyond the queue of the model ends with [`RequestError::Overloaded`].
-    impl tower_service::Service<Tensors> for Model {
-        type Response = Tensors;
-        type Error = RequestError;
-        type Future = BoxFuture<'static, Result<Tensors, RequestError>>;
-
-        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), RequestError>> {
-            Poll::Ready(Ok(()))
-        }
-
-        fn call(&mut self, inputs: Tensors) -> Self::Future {
-            let model = self.clone();
-            Box::pin(async move { model.infer(inputs).await })
-        }
-    }
-}
