@@ -39,10 +39,15 @@ fn once(number: f32) -> f32 {
     2.0 * number + 1.0
 }
 
-/// Asks for numbers one after the other; every second one has a random time, and is dropped after it.
-async fn caller(ask: Ask, numbers: std::ops::Range<u64>, answered: Arc<AtomicU64>) {
+/// Asks for numbers one after the other, and on until two workers are killed; every second request has a random time, and is dropped after it.
+async fn caller(ask: Ask, numbers: std::ops::Range<u64>, answered: Arc<AtomicU64>, n_killed: Arc<AtomicU64>) {
     let mut random = Rng::with_seed(numbers.start);
-    for number in numbers {
+    let mut last = numbers.end;
+    let more = std::iter::from_fn(|| {
+        last += 1;
+        (n_killed.load(Ordering::Relaxed) < 2).then_some(last - 1)
+    });
+    for number in numbers.chain(more) {
         let asked = ask(number);
         let end = if number % 2 == 1 {
             timeout(Duration::from_micros(random.u64(..DROPPED_WITHIN)), asked).await.ok()
@@ -57,15 +62,20 @@ async fn caller(ask: Ask, numbers: std::ops::Range<u64>, answered: Arc<AtomicU64
 }
 
 /// Kills each worker [`LIFE`] after its start, but one, as long as that lives.
-async fn killer(mut events: UnboundedReceiver<WorkerEvent>, is_over: Arc<AtomicBool>) -> u64 {
-    let (mut spared, mut n_killed) = (None::<WorkerId>, 0);
+async fn killer(
+    mut events: UnboundedReceiver<WorkerEvent>,
+    is_over: Arc<AtomicBool>,
+    n_killed: Arc<AtomicU64>,
+) {
+    let mut spared = None::<WorkerId>;
     while let Some(event) = events.recv().await {
         match event {
             WorkerEvent::Started { worker, .. } if spared.is_none() => spared = Some(worker),
             WorkerEvent::Started { pid: Some(pid), .. } => {
                 // Nothing comes: its end is that of the life.
                 drop(timeout(LIFE, std::future::pending::<()>()).await);
-                n_killed += u64::from(strike(std::process::id(), pid, Fault::Kill));
+                let is_killed = strike(std::process::id(), pid, Fault::Kill);
+                n_killed.fetch_add(u64::from(is_killed), Ordering::Relaxed);
             }
             WorkerEvent::Ended { worker, .. } if spared == Some(worker) => spared = None,
             _ => {}
@@ -74,7 +84,6 @@ async fn killer(mut events: UnboundedReceiver<WorkerEvent>, is_over: Arc<AtomicB
             break;
         }
     }
-    n_killed
 }
 
 /// Workers whose lives are told to the receiver.
@@ -85,16 +94,17 @@ fn watched(place: &Workplace) -> (OrchestraBuilder, UnboundedReceiver<WorkerEven
     (orchestra(place.options()).on_worker_event(hook), told)
 }
 
-/// `n` requests in the storm. Every second one is kept.
+/// `n` requests in the storm, or more. Every second one is kept.
 async fn storm(n: u64, ask: Ask, events: UnboundedReceiver<WorkerEvent>) {
     let (is_over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let killer = tokio::spawn(killer(events, Arc::clone(&is_over)));
+    let n_killed = Arc::new(AtomicU64::new(0));
+    let killer = tokio::spawn(killer(events, Arc::clone(&is_over), Arc::clone(&n_killed)));
     let each = n / CALLERS;
     let callers = (0..CALLERS).map(|caller_at| {
         let numbers = caller_at * each..(caller_at + 1) * each;
-        tokio::spawn(caller(Arc::clone(&ask), numbers, Arc::clone(&answered)))
+        tokio::spawn(caller(Arc::clone(&ask), numbers, Arc::clone(&answered), Arc::clone(&n_killed)))
     });
-    for caller in join_all(callers).await {
+    for caller in bounded("two workers are killed", join_all(callers)).await {
         caller.unwrap();
     }
     assert!(answered.load(Ordering::Relaxed) >= each / 2 * CALLERS);
@@ -103,9 +113,9 @@ async fn storm(n: u64, ask: Ask, events: UnboundedReceiver<WorkerEvent>) {
     let ends = join_all((0..QUEUE as u64).map(|number| ask(number))).await;
     assert!(ends.iter().all(|end| matches!(end, Ok(true))), "{ends:?}");
     drop(ask);
-    let n_killed = bounded("the killer ends", killer).await.unwrap();
-    println!("{n} requests, {} answered, {n_killed} workers killed", answered.load(Ordering::Relaxed));
-    assert!(n_killed > 1);
+    bounded("the killer ends", killer).await.unwrap();
+    let (answered, n_killed) = (answered.load(Ordering::Relaxed), n_killed.load(Ordering::Relaxed));
+    println!("{n} requests, {answered} answered, {n_killed} workers killed");
 }
 
 /// All is home: requests, rows, places.

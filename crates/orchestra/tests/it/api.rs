@@ -202,7 +202,16 @@ fn listing() -> String {
             module.content = Some((syn::token::Brace::default(), of_module));
             items.push(Item::Mod(module));
         } else {
-            items.extend(of_module);
+            // What the module depends on, its implementations do.
+            let mut conditions = module.attrs.clone();
+            trim(&mut conditions);
+            items.extend(of_module.into_iter().map(|item| match item {
+                Item::Impl(mut item) => {
+                    item.attrs.splice(..0, conditions.clone());
+                    Item::Impl(item)
+                }
+                item => item,
+            }));
         }
     }
     let is_kind = |item: &Item| matches!(item, Item::Mod(module) if module.ident == "kind");
