@@ -14,16 +14,16 @@ use crate::workflow::WorkflowError;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The workflow, or the model file, is wrong.
+    /// The workflow is wrong.
     #[error(transparent)]
     Workflow(#[from] WorkflowError),
-    /// A request of the program is wrong: the text says what.
+    /// What the program asks for is wrong, or its model file: the text says what.
     #[error("{0}")]
     Options(String),
     /// ONNX Runtime is not there, and could not be fetched.
     #[error("{0}")]
     OnnxRuntime(StartErrorSource),
-    /// No worker could be started: no device is left, there is no memory, or no program is there to be one.
+    /// No worker could be started: no device is left, there is no memory, no program is there to be one, or the workflow takes no requests.
     #[error("{0}")]
     Workers(StartErrorSource),
     /// The output folder, the journal or the items of a run.
