@@ -1,5 +1,5 @@
-//! The page of a run while it goes on, for browsers, which are sent the sections that have changed. It reads the output folder, only while somebody looks and
-//! seldom enough that the run does not feel it. It changes nothing.
+//! Serves the page of a run while it goes on, and sends browsers the sections that have changed. The output folder is read only while a browser shows the
+//! page, for at most a fiftieth of the time. Nothing in it is changed.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -220,7 +220,7 @@ fn serve(
     served
 }
 
-/// Looks at a run for as long as somebody does.
+/// Reads the output folder of a run again and again while a browser shows its page.
 async fn look_on(run: Arc<ShownRun>) {
     loop {
         let began = Instant::now();

@@ -49,7 +49,7 @@ struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        drop(std::fs::remove_file(&self.0)); // Somebody else has removed it.
+        drop(std::fs::remove_file(&self.0)); // It may be gone.
     }
 }
 

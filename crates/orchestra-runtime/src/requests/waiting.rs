@@ -409,7 +409,7 @@ impl WaitingRequests {
                 is_last.then(|| RequestEnd::Outputs(std::mem::take(&mut asked.outputs)))
             }
             ItemsEnd::Failed(failure) => {
-                // Nobody waits for the other items any more.
+                // The request has its end, so its other items are withdrawn.
                 first.withdraw();
                 Some(RequestEnd::Failed(first.row_of_request(), failure))
             }
