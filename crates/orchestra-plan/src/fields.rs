@@ -9,7 +9,6 @@ use crate::bytes::parse_bytes;
 use crate::diagnostics::{Diagnostic, Diagnostics, Span};
 use crate::key::Key;
 use crate::nearest::{list, suggestion};
-use crate::removed_keys;
 use crate::tree::{Table, Toml, TomlEntry, TomlNode};
 
 /// A value and its place.
@@ -51,10 +50,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     pub fn new(what: String, span: Span, table: &'a Table, keys: &[Key], diags: &'d mut Diagnostics) -> Self {
         let names = || keys.iter().map(|key| key.name);
         for entry in &table.entries {
-            if let Some(instead) = removed_keys::instead_of(&what, table, &entry.key) {
-                let message = format!("the key `{}` of {what} was removed", entry.key);
-                diags.error(entry.key_span, message).label("removed").help(instead);
-            } else if names().all(|name| name != entry.key) {
+            if names().all(|name| name != entry.key) {
                 diags
                     .error(entry.key_span, format!("{what} has no key `{}`", entry.key))
                     .label("unknown key")

@@ -39,7 +39,6 @@ mod pipelines;
 mod place;
 mod plan;
 mod priority;
-mod removed_keys;
 mod requests;
 mod rules;
 mod schema;

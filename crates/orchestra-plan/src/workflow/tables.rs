@@ -9,7 +9,6 @@ use crate::key::Key;
 use crate::keys;
 use crate::kind::{SinkKind, Writes};
 use crate::nearest::suggestion;
-use crate::removed_keys;
 use crate::tree::{Table, Toml};
 
 /// Tables of one kind. Ids of the plan have 16 bits; a file beyond this bound is a mistake of the program that generated it.
@@ -52,9 +51,7 @@ pub(super) fn kind<'k, K: ?Sized + 'k>(
         return None;
     };
     let found = find(text).cloned();
-    if let (None, Some(instead)) = (&found, removed_keys::instead_of(what, table, "kind")) {
-        diags.error(entry.node.span, format!("the kind `{text}` of {what} was removed")).help(instead);
-    } else if found.is_none() {
+    if found.is_none() {
         diags.error(entry.node.span, format!("{what} has the unknown kind `{text}`")).help(suggestion(
             "kinds",
             text,
