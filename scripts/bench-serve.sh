@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # `orchestra serve` beside an echo of the same bodies by axum and tonic, in turns on this machine: requests per second over HTTP (wrk) and gRPC (h2load)
-# by 32 connections, with a tiny model, and the ratios.
+# by 32 connections, with a tiny model, and the ratios. Then MobileNetV3-small, a picture of 600 KB a request, beside a bare loop of ONNX Runtime.
 #
 #     scripts/bench-serve.sh [ROUNDS] [SECONDS]
 #
-# Builds what it runs. Needs `wrk` and `h2load` (Debian: wrk, nghttp2-client).
+# Builds what it runs; the second part needs the model of `scripts/make-bench-data.sh`. Needs `wrk` and `h2load` (Debian: wrk, nghttp2-client).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
@@ -65,7 +65,7 @@ curl --silent --fail --retry 60 --retry-delay 1 --retry-all-errors --output /dev
 
 # Requests per second; fails where one was not answered with 200.
 over_http() {
-    wrk -t1 -c$connections -d"${seconds}s" -s "$folder/post.lua" --latency "http://127.0.0.1:$1/v2/models/root/infer" >"$folder/out"
+    wrk -t1 -c$connections -d"${seconds}s" -s "$folder/post.lua" --latency "http://127.0.0.1:$1/v2/models/${2:-root}/infer" >"$folder/out"
     ! grep -q 'Non-2xx' "$folder/out" || { cat "$folder/out" >&2; fail "requests were refused"; }
     awk '/Requests\/sec/ { print $2 }' "$folder/out"
 }
@@ -81,4 +81,51 @@ for round in $(seq "$rounds"); do
     b=$(over_http 8610) c=$(over_grpc 8601) d=$(over_grpc 8611)
     awk -v r="$round" -v a="$a" -v b="$b" -v c="$c" -v d="$d" -v l="$latency" \
         'BEGIN { printf "%-8s%14.0f%14.0f%9.2f%14.0f%14.0f%9.2f   http serve: %s\n", r, a, b, a/b, c, d, c/d, l }'
+done
+
+model=$PWD/target/bench-data/mobilenet.onnx
+[[ -f $model ]] || exit 0
+kill "$server" "$echo" && wait "$server" "$echo" || true
+printf 'version = 1\n[models.mobilenet]\npath = "%s"\n[devices]\nuse = ["cpu"]\n' "$model" >"$folder/model.toml"
+bench_python=$(scripts/bench-env.sh)
+# Writes a request, or prints pictures per second by batches of 8 on all cores.
+on_mobilenet() {
+    "$bench_python" - "$model" "$folder" "$seconds" "$1" <<'PYTHON'
+import json, os, sys, time
+
+import numpy as np
+import onnxruntime
+
+model, folder, seconds, what = sys.argv[1:]
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = len(os.sched_getaffinity(0))
+session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+(given,), output = session.get_inputs(), session.get_outputs()[0]
+pictures = np.random.default_rng(1).random((8, *given.shape[1:]), np.float32)
+if what == "request":
+    data = pictures[:1].tobytes()
+    tensor = {"name": given.name, "shape": [1, *given.shape[1:]], "datatype": "FP32", "parameters": {"binary_data_size": len(data)}}
+    head = json.dumps({"inputs": [tensor], "outputs": [{"name": output.name, "parameters": {"binary_data": True}}]}).encode()
+    open(f"{folder}/http", "wb").write(head + data)
+    script = open(f"{folder}/post.lua").read().rsplit("=", 1)[0]
+    open(f"{folder}/post.lua", "w").write(f'{script}= "{len(head)}"\n')
+else:
+    session.run(None, {given.name: pictures})
+    began, n = time.monotonic(), 0
+    while time.monotonic() - began < float(seconds):
+        session.run(None, {given.name: pictures})
+        n += len(pictures)
+    print(n / (time.monotonic() - began))
+PYTHON
+}
+on_mobilenet request
+printf '\n%-8s%14s%14s%9s\n' round mobilenet bare ratio
+for round in $(seq "$rounds"); do
+    "$release/orchestra" serve "$folder/model.toml" --http 127.0.0.1:8600 --grpc 127.0.0.1:8601 --quiet &
+    server=$!
+    curl --silent --fail --retry 60 --retry-delay 1 --retry-all-errors --output /dev/null 127.0.0.1:8600/v2/health/ready
+    a=$(over_http 8600 mobilenet) latency=$(awk '/ (50|99)%/ { print $1, $2 }' "$folder/out" | paste -sd' ')
+    kill "$server" && wait "$server" || true
+    b=$(on_mobilenet bare)
+    awk -v r="$round" -v a="$a" -v b="$b" -v l="$latency" 'BEGIN { printf "%-8s%14.0f%14.0f%9.2f   %s\n", r, a, b, a/b, l }'
 done

@@ -11,6 +11,7 @@
 #     page      the pages of runs in Chromium: sections, console, sorting, filtering, faults for people who cannot see; installs it, and axe-core with npm
 #     examples  every example while its workers, its loaders and the run itself are killed
 #     outside   the programs of the library's guide as a crate outside of the workspace, and the documentation of the library
+#     serve     `orchestra serve`: conformance, clients that are slow, idle or gone, workers that are killed, 1,000 reloads
 #     storms    tests with many items, many kills and many damaged files
 #     fuzz      every reader of untrusted bytes for 40 seconds, with AddressSanitizer
 #
@@ -24,7 +25,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 source scripts/lib.sh
 
-PARTS=(loom miri kernels jaeger stores page examples outside storms fuzz)
+PARTS=(loom miri kernels jaeger stores page examples outside serve storms fuzz)
 PART_SECONDS=900 ALL_SECONDS=3600
 target=${CARGO_TARGET_DIR:-target}
 end_to_end=(cargo test --locked -p orchestra-cli --test e2e)
@@ -104,6 +105,12 @@ part_outside() {
     RUSTDOCFLAGS="-D warnings" cargo doc --locked -p orchestra --no-deps --features half,ndarray,telemetry,testing,tower
 }
 
+part_serve() {
+    need_venv
+    scripts/python-env.sh oip
+    run_modules serve
+}
+
 part_storms() {
     run_modules kills parent_killed_anywhere crash_loop chaos huge_records flipped_bits edited_sources
 }
@@ -123,7 +130,7 @@ esac
 parts=()
 for part in "${@:-${PARTS[@]}}"; do
     [[ " ${PARTS[*]} " == *" $part "* ]] || fail "there is no part \`$part\`: choose of ${PARTS[*]}"
-    if [[ $part =~ ^(kernels|jaeger|stores|examples|storms)$ && " ${parts[*]} " != *" build "* ]]; then parts+=(build); fi
+    if [[ $part =~ ^(kernels|jaeger|stores|examples|serve|storms)$ && " ${parts[*]} " != *" build "* ]]; then parts+=(build); fi
     parts+=("$part")
 done
 command -v cargo >/dev/null || fail "cargo is missing: install a Rust toolchain (1.92 or later)"

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Checks that a real Jaeger gives back what a run has sent: one trace of the run with all its batches, and a trace for each item, linked with both.
+And that a request to `orchestra serve` is below the span of its client, and linked with its batch, which has the work of the worker below it.
 
     scripts/jaeger-check.py ORCHESTRA     the program to run; starts the Jaeger of `scripts/jaeger.sh` on free ports
 """
@@ -62,6 +63,35 @@ def check(base, report):
     print(f"{batches} batches and {n_items} items are in Jaeger as they were sent")
 
 
+def check_served(program, base, otlp):
+    """A client that sends a span of its own asks a model once."""
+    trace, client, began = os.urandom(16).hex(), os.urandom(8).hex(), time.time_ns()
+    command = [program, "serve", ROOT / "examples/serve/workflow.toml", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--otlp", otlp]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        line = next(line for line in server.stderr if line.startswith("serving "))
+        url = line.split(": ", 1)[1].split(",")[0] + "/v2/models/square-root/infer"
+        inputs = [{"name": name, "shape": [1, 1], "datatype": "FP32", "data": [2]} for name in ("x", "a")]
+        headers = {"traceparent": f"00-{trace}-{client}-01"}
+        urllib.request.urlopen(urllib.request.Request(url, json.dumps({"inputs": inputs}).encode(), headers)).read()
+    finally:
+        server.terminate()
+        server.communicate()
+    span = {"traceId": trace, "spanId": client, "name": "ask", "kind": 3, "startTimeUnixNano": began, "endTimeUnixNano": time.time_ns()}
+    service = {"attributes": [{"key": "service.name", "value": {"stringValue": "client"}}]}
+    sent = json.dumps({"resourceSpans": [{"resource": service, "scopeSpans": [{"spans": [span]}]}]}).encode()
+    urllib.request.urlopen(urllib.request.Request(otlp + "/v1/traces", sent, {"Content-Type": "application/json"})).read()
+    is_whole = lambda spans: {"ask", "item", "item.infer"} <= {span["name"] for span in spans.values()} and spans
+    spans = until("it has the request", lambda: is_whole(tree.read(base, trace)))
+    [item] = [span for span in spans.values() if span["name"] == "item"]
+    assert item["parentSpanId"] == client, item
+    [to_batch] = [link for link in item["links"] if tree.attributes(link)["orchestra.link"] == "batch"]
+    below = lambda spans, parent: [span["name"] for span in spans.values() if span.get("parentSpanId") == parent]
+    of_batch = until("it has the batch", lambda: (found := tree.read(base, to_batch["traceId"])) and below(found, to_batch["spanId"]) and found)
+    assert of_batch[to_batch["spanId"]]["name"] == "batch" and below(of_batch, to_batch["spanId"]) == ["worker.run"], of_batch
+    print("a request is below the span of its client, and linked with its batch, which has its worker below it")
+
+
 def main(program):
     jaeger = subprocess.Popen([ROOT / "scripts/jaeger.sh", "--free-ports"], stdout=subprocess.PIPE, text=True)
     try:
@@ -73,6 +103,7 @@ def main(program):
             command = [program, "run", ROOT / "examples/digits/workflow.toml", "--output", out, *settings]
             subprocess.run(command, env=os.environ | variables, check=True)
             check(at["query"], json.loads((pathlib.Path(out) / "run.json").read_text()))
+            check_served(program, at["query"], at["otlp_http"])
     finally:
         jaeger.terminate()
         jaeger.wait()

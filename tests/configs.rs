@@ -16,11 +16,12 @@ fn handed_out() -> Vec<PathBuf> {
         entries.map(|e| e.unwrap().path()).collect::<Vec<_>>()
     };
     let configs = entries("configs").into_iter().filter(|p| p.extension().is_some_and(|e| e == "toml"));
-    // What fetches or trains its models, makes its data, reads from a server, needs numpy or a GPU has a test of its own.
+    // What fetches or trains its models, makes its data, reads from a server, needs numpy or a GPU, or is served, has a test of its own.
     let needs = [
         "fetch.py",
         "data.py",
         "serve.py",
+        "client.py",
         "centre.py",
         "nearest.py",
         "worker.py",

@@ -33,11 +33,12 @@ const HERE: [&str; 15] = [
     "vector-add",
 ];
 /// Those whose check another test runs.
-const ELSEWHERE: [(&str, &str); 6] = [
+const ELSEWHERE: [(&str, &str); 7] = [
     ("prepare-train-infer", "late.rs"),
     ("pycuda-queue", "python_stage.rs"),
     ("python-worker", "python_stage.rs"),
     ("read-text", "read_text.rs"),
+    ("serve", "serve.rs"),
     ("train-many", "late.rs"),
     ("train-zoo", "late.rs"),
 ];

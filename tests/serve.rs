@@ -6,7 +6,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -36,7 +36,10 @@ struct Server {
 
 impl Server {
     fn start(place: &Workplace, arguments: &[&str]) -> Self {
-        let file = place.workflow();
+        Self::of(place, &place.workflow(), arguments)
+    }
+
+    fn of(place: &Workplace, file: &Path, arguments: &[&str]) -> Self {
         let mut all = vec!["serve", file.to_str().unwrap(), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"];
         all.extend(arguments);
         let mut run = place.start_command_with(&all, &[]);
@@ -121,6 +124,8 @@ fn a_client_of_another_make_finds_the_protocol_over_http_and_grpc() {
     let table = String::from_utf8_lossy(&suite.stdout);
     println!("{table}");
     assert!(suite.status.success(), "{table}{}", String::from_utf8_lossy(&suite.stderr));
+    let guide = fs::read_to_string(repository().join("docs/guide/serving.md")).unwrap();
+    assert!(guide.contains(&*table), "the guide shows another table");
     server.end();
 }
 
@@ -165,6 +170,24 @@ fn a_graph_answers_for_the_bytes_of_a_picture_and_for_columns() {
         status == 400 && answer["error"].as_str().unwrap().contains("expected a JPEG"),
         "{status} {answer}"
     );
+    server.end();
+}
+
+#[test]
+fn the_example_gives_what_its_check_py_accepts() {
+    let place = Workplace::new();
+    let folder = repository().join("examples/serve");
+    let server = Server::of(&place, &folder.join("workflow.toml"), &[]);
+    let check = Command::new("python3")
+        .arg(folder.join("check.py"))
+        .args(["--server", &server.http])
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()
+        .unwrap();
+    assert!(check.status.success(), "{check:?}");
+    assert!(String::from_utf8_lossy(&check.stdout).contains("400 pictures read, 398 right"), "{check:?}");
+    let said = server.run.said();
+    assert!(!said.contains("nothing uses"), "what is served alone is in use: {said}");
     server.end();
 }
 
@@ -371,10 +394,22 @@ fn a_model_of_open_dimensions_is_refused_with_the_way_to_serve_it() {
     let file = place.workflow();
     let refused = place.start_command_with(&["serve", file.to_str().unwrap(), "--http", "127.0.0.1:0"], &[]);
     refused.wait().must_exit(78).must_say(&["kind = \"request\"", "columns = { x = \"f32[..]\" }"]);
-    place.write(format!(
-        "{of_model}[sources.rows]\nkind = \"request\"\ncolumns = {{ x = \"f32[3]\" }}\n\
+    let graph = |ty: &str| {
+        format!(
+            "{of_model}[sources.rows]\nkind = \"request\"\ncolumns = {{ x = \"{ty}\" }}\n\
          [stages.negative]\nkind = \"infer\"\nfrom = \"rows\"\nmodel = \"any\"\n[sinks.out]\nkind = \"reply\"\nfrom = \"negative\"\n"
-    ));
+        )
+    };
+    // A type that requests cannot have is refused with those that they can.
+    for (ty, words) in
+        [("f32[?]", "each dimension of which is a number"), ("bf16[3]", "a tensor of `f32`, `f16`")]
+    {
+        place.write(graph(ty));
+        let refused =
+            place.start_command_with(&["serve", file.to_str().unwrap(), "--http", "127.0.0.1:0"], &[]);
+        refused.wait().must_exit(78).must_say(&["workflow.toml:8", "is no type", words]);
+    }
+    place.write(graph("f32[3]"));
     let server = Server::start(&place, &[]);
     let input = json!({ "name": "x", "shape": [3], "datatype": "FP32", "data": [1.0, -2.0, 3.0] });
     let asked = json!({ "inputs": [input], "outputs": [{ "name": "out.y" }] });
@@ -457,6 +492,49 @@ fn requests_get_their_own_answers_while_workers_are_killed_and_files_read_again(
     println!("{asked} requests, {killed} workers killed, {refused:?} refused for a while");
     assert!(killed > 0 && refused.into_inner() * 2 < asked);
     until("it answers as before", || server.post("/v2/models/blocks/infer", &request(1)).0 == 200);
+    server.end();
+}
+
+/// Bytes of memory that a process holds.
+fn resident(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// Every second request is of a client that does not wait for its answer.
+#[test]
+fn reloads_under_load_fail_no_request_and_hold_no_memory_nor_do_clients_that_vanish() {
+    let _turn = storm();
+    let place = Workplace::new();
+    blocks(&place, "");
+    let server = Server::start(&place, &[]);
+    let (is_over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+    let path = "/v2/models/blocks/infer";
+    let ask = |client: u64| {
+        for n in (client..).step_by(4).take_while(|_| !is_over.load(Ordering::Relaxed)) {
+            let body = request(n % 1000).to_string();
+            let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
+            TcpStream::connect(&server.http).unwrap().write_all([head, body].concat().as_bytes()).unwrap();
+            let (status, answer) = server.post(path, &request(n % 1000));
+            assert_eq!((status, shown(&answer)), (200, Some(n % 1000)), "{answer}");
+            answered.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let load = || server.send("POST", "/v2/repository/models/blocks/load", "", b"").0;
+    let (statuses, held) = thread::scope(|scope| {
+        let ask = &ask;
+        (0..4).for_each(|client| drop(scope.spawn(move || ask(client))));
+        let mut statuses: Vec<u16> = (0..scaled(100, 3)).map(|_| load()).collect();
+        let before = resident(server.run.pid());
+        statuses.extend((0..scaled(900, 3)).map(|_| load()));
+        let held = resident(server.run.pid()).saturating_sub(before);
+        is_over.store(true, Ordering::Relaxed);
+        (statuses, held)
+    });
+    println!("{} reloads, {answered:?} answers, {held} bytes more are held", statuses.len());
+    assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
+    assert!(held < 16 << 20, "{held} bytes more than after the first reloads");
     server.end();
 }
 

@@ -327,7 +327,11 @@ fn report_unused(workflow: &WorkflowTables, cx: &mut Cx<'_>) {
         .map(SourceId)
         .zip(sources)
         .map(|(id, s)| ("source", &s.name, read.contains(&Origin::Source(id))));
-    let models = models.iter().enumerate().map(|(at, m)| ("model", &m.name, named.contains(&at)));
+    // `orchestra serve` serves those that no stage runs alone.
+    let is_served =
+        sinks.iter().filter_map(|sink| sink.kind.as_ref()).any(|kind| kind.writes() == Writes::Reply);
+    let models =
+        models.iter().enumerate().map(|(at, m)| ("model", &m.name, is_served || named.contains(&at)));
     let stages =
         (0..).map(StageId).zip(stages).map(|(id, s)| ("stage", &s.name, read.contains(&Origin::Stage(id))));
     for (what, name, _) in sources.chain(models).chain(stages).filter(|(.., is_used)| !is_used) {

@@ -1,24 +1,22 @@
 //! The protocol over HTTP: JSON, with the elements of tensors in it or, as binary data, behind it.
 
-use std::error::Error as _;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use bytes::{BufMut as _, Bytes, BytesMut};
-use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
 use subtle::ConstantTimeEq as _;
-use tower_http::decompression::RequestDecompressionLayer;
 
 use crate::call::{Call, Data, NamedData, WantedOutput, priority};
 use crate::datatype::join_bytes;
@@ -27,38 +25,37 @@ use crate::json;
 use crate::metrics;
 use crate::repository::{Answer, Entry, VERSION};
 use crate::service::Service;
-use crate::timed_body::timed;
+use crate::whole_body::whole_body;
 
 /// How long the JSON in front of binary data is.
 const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
+/// Most JSON in front of binary data is shorter.
+const HEAD_BYTES: usize = 512;
 
+/// No layers: each would box the request once more. What handlers have alike is in [`Authorized`] and [`whole_body`].
 pub fn router(service: Service) -> Router {
-    let of_model = Router::new()
-        .route("/", get(metadata))
-        .route("/ready", get(model_ready))
-        .route("/config", get(config))
-        .route("/stats", get(statistics))
-        .route("/infer", post(infer));
-    let limit = service.limits().message_bytes;
-    Router::new()
-        .route("/v2", get(async |State(service): State<Service>| axum_json(&service.metadata())))
+    let mut router = Router::new()
+        .route("/v2", get(server_metadata))
         .route("/v2/models/stats", get(all_statistics))
         .route("/metrics", get(metrics))
-        .nest("/v2/models/{model}", of_model.clone())
-        .nest("/v2/models/{model}/versions/{version}", of_model)
         .route("/v2/repository/index", post(index))
         .route("/v2/repository/models/{model}/load", post(load))
         .route("/v2/repository/models/{model}/unload", post(unload))
-        .layer(RequestDecompressionLayer::new())
-        .layer(DefaultBodyLimit::max(limit))
-        .route_layer(from_fn_with_state(service.clone(), admit))
         .route("/v2/health/live", get(async || StatusCode::OK))
-        .route("/v2/health/ready", get(ready))
-        .fallback(async |request: Request| {
-            let what = format!("there is no `{} {}`", request.method(), request.uri().path());
-            ServeError::new(ErrorKind::NotFound, what)
-        })
-        .with_state(service)
+        .route("/v2/health/ready", get(ready));
+    for model in ["/v2/models/{model}", "/v2/models/{model}/versions/{version}"] {
+        router = router
+            .route(model, get(metadata))
+            .route(&format!("{model}/ready"), get(model_ready))
+            .route(&format!("{model}/config"), get(config))
+            .route(&format!("{model}/stats"), get(statistics))
+            .route(&format!("{model}/infer"), post(infer));
+    }
+    let unknown = async |request: Request| {
+        let what = format!("there is no `{} {}`", request.method(), request.uri().path());
+        ServeError::new(ErrorKind::NotFound, what)
+    };
+    router.fallback(unknown).with_state(service)
 }
 
 /// Whether the headers bring the token, if there is one.
@@ -69,55 +66,19 @@ pub fn is_authorized(service: &Service, headers: &HeaderMap) -> bool {
     brought.is_some_and(|brought| brought.ct_eq(token.as_bytes()).into())
 }
 
-/// Refuses what brings no token, or announces a body that is too large: nothing of it is read.
-async fn admit(State(service): State<Service>, request: Request, next: Next) -> Response {
-    if !is_authorized(&service, request.headers()) {
-        let what = "this server asks for a token: `Authorization: Bearer TOKEN`";
-        return ServeError::new(ErrorKind::Unauthorized, what).into_response();
-    }
-    let announced =
-        request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    let most = service.limits().message_bytes;
-    if announced.is_some_and(|length: u64| length > most as u64) {
-        return too_large(most).into_response();
-    }
-    let within = service.limits().read_timeout;
-    next.run(match within {
-        Some(within) => request.map(|body| timed(body, within, || ServeError::too_slow().into())),
-        None => request,
-    })
-    .await
-}
+/// A request that brings the token, if there is one.
+struct Authorized;
 
-/// The whole body of a request.
-struct WholeBody(Bytes);
-
-impl FromRequest<Service> for WholeBody {
+impl FromRequestParts<Service> for Authorized {
     type Rejection = ServeError;
 
-    async fn from_request(request: Request, service: &Service) -> Result<Self, ServeError> {
-        let body = Bytes::from_request(request, service).await;
-        body.map(Self).map_err(|error| match error.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => too_large(service.limits().message_bytes),
-            _ if is_too_slow(&error) => ServeError::too_slow(),
-            _ => ServeError::invalid(format!("the body cannot be read: {error}")),
-        })
-    }
-}
-
-fn is_too_slow(error: &BytesRejection) -> bool {
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        if error.downcast_ref::<ServeError>().is_some_and(|error| error.kind == ErrorKind::TooSlow) {
-            return true;
+    async fn from_request_parts(parts: &mut Parts, service: &Service) -> Result<Self, ServeError> {
+        if is_authorized(service, &parts.headers) {
+            return Ok(Self);
         }
-        cause = error.source();
+        let what = "this server asks for a token: `Authorization: Bearer TOKEN`";
+        Err(ServeError::new(ErrorKind::Unauthorized, what))
     }
-    false
-}
-
-fn too_large(most: usize) -> ServeError {
-    ServeError::new(ErrorKind::TooLarge, format!("the request is larger than {most} bytes"))
 }
 
 impl IntoResponse for ServeError {
@@ -162,12 +123,17 @@ impl ModelPath {
     }
 }
 
+async fn server_metadata(State(service): State<Service>, _: Authorized) -> Response {
+    axum_json(&service.metadata())
+}
+
 async fn ready(State(service): State<Service>) -> StatusCode {
     if service.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
 async fn model_ready(
     State(service): State<Service>,
+    _: Authorized,
     Path(path): Path<ModelPath>,
 ) -> Result<Response, ServeError> {
     path.entry(&service)?.metadata().map(|_| StatusCode::OK.into_response())
@@ -175,46 +141,66 @@ async fn model_ready(
 
 async fn metadata(
     State(service): State<Service>,
+    _: Authorized,
     Path(path): Path<ModelPath>,
 ) -> Result<Response, ServeError> {
     Ok(axum_json(&path.entry(&service)?.metadata()?))
 }
 
-async fn config(State(service): State<Service>, Path(path): Path<ModelPath>) -> Result<Response, ServeError> {
+async fn config(
+    State(service): State<Service>,
+    _: Authorized,
+    Path(path): Path<ModelPath>,
+) -> Result<Response, ServeError> {
     Ok(axum_json(&path.entry(&service)?.config()?))
 }
 
 async fn statistics(
     State(service): State<Service>,
+    _: Authorized,
     Path(path): Path<ModelPath>,
 ) -> Result<Response, ServeError> {
     Ok(axum_json(&service.statistics(&path.model, &path.version)?))
 }
 
-async fn all_statistics(State(service): State<Service>) -> Result<Response, ServeError> {
+async fn all_statistics(State(service): State<Service>, _: Authorized) -> Result<Response, ServeError> {
     Ok(axum_json(&service.statistics("", "")?))
 }
 
-async fn metrics(State(service): State<Service>) -> Result<Response, ServeError> {
+async fn metrics(State(service): State<Service>, _: Authorized) -> Result<Response, ServeError> {
     let page = metrics::page(&service.statistics("", "")?.model_stats);
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4")], page).into_response())
 }
 
-async fn index(State(service): State<Service>, WholeBody(body): WholeBody) -> Result<Response, ServeError> {
+async fn index(
+    State(service): State<Service>,
+    _: Authorized,
+    request: Request,
+) -> Result<Response, ServeError> {
     #[derive(Deserialize, Default)]
     struct Asked {
         #[serde(default)]
         ready: bool,
     }
+    let (parts, body) = request.into_parts();
+    let body = whole_body(service.limits(), &parts.headers, body).await?;
     let asked = if body.is_empty() { Asked::default() } else { parsed(&body)? };
     Ok(axum_json(&service.index(asked.ready)))
 }
 
-async fn load(State(service): State<Service>, Path(path): Path<ModelPath>) -> Result<(), ServeError> {
+async fn load(
+    State(service): State<Service>,
+    _: Authorized,
+    Path(path): Path<ModelPath>,
+) -> Result<(), ServeError> {
     Ok(path.entry(&service)?.load().await?)
 }
 
-async fn unload(State(service): State<Service>, Path(path): Path<ModelPath>) -> Result<(), ServeError> {
+async fn unload(
+    State(service): State<Service>,
+    _: Authorized,
+    Path(path): Path<ModelPath>,
+) -> Result<(), ServeError> {
     path.entry(&service)?.unload("it was unloaded").await;
     Ok(())
 }
@@ -229,29 +215,53 @@ struct InferBody<'a> {
     #[serde(default)]
     id: String,
     #[serde(default)]
-    parameters: Map<String, Value>,
+    parameters: InferParameters,
     #[serde(borrow)]
     inputs: Vec<InputBody<'a>>,
     #[serde(default)]
     outputs: Vec<OutputBody>,
 }
 
+#[derive(Deserialize, Default)]
+struct InferParameters {
+    #[serde(default)]
+    binary_data_output: bool,
+    /// Microseconds.
+    timeout: Option<u64>,
+    #[serde(default)]
+    priority: u64,
+}
+
 #[derive(Deserialize)]
 struct InputBody<'a> {
-    name: String,
+    #[serde(borrow)]
+    name: Cow<'a, str>,
     shape: Vec<i64>,
-    datatype: String,
+    #[serde(borrow)]
+    datatype: Cow<'a, str>,
     #[serde(default)]
-    parameters: Map<String, Value>,
+    parameters: InputParameters,
     #[serde(borrow)]
     data: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize, Default)]
+struct InputParameters {
+    binary_data_size: Option<usize>,
 }
 
 #[derive(Deserialize)]
 struct OutputBody {
     name: String,
     #[serde(default)]
-    parameters: Map<String, Value>,
+    parameters: OutputParameters,
+}
+
+#[derive(Deserialize, Default)]
+struct OutputParameters {
+    #[serde(default)]
+    classification: usize,
+    binary_data: Option<bool>,
 }
 
 #[derive(Serialize)]
@@ -282,11 +292,12 @@ struct BinarySize {
 async fn infer(
     State(service): State<Service>,
     Path(path): Path<ModelPath>,
-    headers: HeaderMap,
-    body: Result<WholeBody, ServeError>,
+    _: Authorized,
+    request: Request,
 ) -> Result<Response, ServeError> {
     path.entry(&service)?;
-    let WholeBody(body) = body?;
+    let (Parts { headers, .. }, body) = request.into_parts();
+    let body = whole_body(service.limits(), &headers, body).await?;
     let (call, default_binary) = call(path, &headers, &body)?;
     let (model, id) = (call.model.clone(), call.id.clone());
     let binary: Vec<bool> = call.outputs.iter().map(|output| output.is_binary).collect();
@@ -311,12 +322,9 @@ fn call(path: ModelPath, headers: &HeaderMap, body: &Bytes) -> Result<(Call, boo
     let (json, mut binary) = (body.slice(..json_bytes), body.slice(json_bytes..));
     let asked: InferBody<'_> = parsed(&json)?;
     let mut inputs = Vec::with_capacity(asked.inputs.len());
-    for input in &asked.inputs {
-        let InputBody { name, shape, datatype, parameters, data } = input;
-        let size =
-            parameters.get("binary_data_size").map(|size| size.as_u64().and_then(|n| n.try_into().ok()));
-        inputs.push(match (size, data) {
-            (Some(Some(size)), None) if size <= binary.len() => {
+    for InputBody { name, shape, datatype, parameters, data } in &asked.inputs {
+        inputs.push(match (parameters.binary_data_size, data) {
+            (Some(size), None) if size <= binary.len() => {
                 NamedData::from_raw(name, datatype, shape, binary.split_to(size))?
             }
             (None, Some(data)) => json::read(name, datatype, shape, data)?,
@@ -331,17 +339,16 @@ fn call(path: ModelPath, headers: &HeaderMap, body: &Bytes) -> Result<(Call, boo
     if !binary.is_empty() {
         return Err(ServeError::invalid(format!("{} bytes of binary data are of no input", binary.len())));
     }
-    let default_binary = flag(&asked.parameters, "binary_data_output");
-    let outputs = asked.outputs.iter().map(|OutputBody { name, parameters }| WantedOutput {
-        name: name.clone(),
-        classes: parameters.get("classification").and_then(Value::as_u64).unwrap_or(0) as usize,
-        is_binary: parameters.get("binary_data").map_or(default_binary, |is| is == true),
+    let InferParameters { binary_data_output: default_binary, timeout, priority: level } = asked.parameters;
+    let outputs = asked.outputs.into_iter().map(|OutputBody { name, parameters }| WantedOutput {
+        name,
+        classes: parameters.classification,
+        is_binary: parameters.binary_data.unwrap_or(default_binary),
     });
-    let number = |name: &str| asked.parameters.get(name).and_then(Value::as_u64);
     let call = Call {
         outputs: outputs.collect(),
-        within: number("timeout").filter(|us| *us > 0).map(Duration::from_micros),
-        priority: priority(number("priority").unwrap_or(0)),
+        within: timeout.filter(|us| *us > 0).map(Duration::from_micros),
+        priority: priority(level),
         model: path.model,
         version: path.version,
         id: asked.id,
@@ -354,10 +361,6 @@ fn call(path: ModelPath, headers: &HeaderMap, body: &Bytes) -> Result<(Call, boo
 /// The trace that a request belongs to.
 pub fn traceparent(headers: &HeaderMap) -> Option<String> {
     headers.get("traceparent").and_then(|value| value.to_str().ok()).map(str::to_owned)
-}
-
-fn flag(parameters: &Map<String, Value>, name: &str) -> bool {
-    parameters.get(name) == Some(&Value::Bool(true))
 }
 
 fn written(
@@ -376,14 +379,15 @@ fn written(
         data: raw.is_none().then_some(json::OutputData(output)),
     });
     let body = AnswerBody { model_name: model, model_version: VERSION, id, outputs: outputs.collect() };
-    let json = serde_json::to_vec(&body).map_err(|error| ServeError::invalid(error.to_string()))?;
+    let n_raw: usize = raw.iter().flatten().map(Bytes::len).sum();
+    let mut all = Vec::with_capacity(HEAD_BYTES + n_raw);
+    serde_json::to_writer(&mut all, &body).map_err(|error| ServeError::invalid(error.to_string()))?;
     if raw.iter().all(Option::is_none) {
-        return Ok(([(CONTENT_TYPE, "application/json")], json).into_response());
+        return Ok(([(CONTENT_TYPE, "application/json")], all).into_response());
     }
-    let length = json.len();
-    let mut all = BytesMut::from(Bytes::from(json));
-    raw.iter().flatten().for_each(|raw| all.put_slice(raw));
-    let mut response = Response::new(Body::from(all.freeze()));
+    let length = all.len();
+    raw.iter().flatten().for_each(|raw| all.extend_from_slice(raw));
+    let mut response = Response::new(Body::from(all));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     response.headers_mut().insert(JSON_LENGTH, length.into());
     Ok(response)

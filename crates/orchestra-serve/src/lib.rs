@@ -29,6 +29,7 @@ mod repository;
 mod service;
 mod timed_body;
 mod trace;
+mod whole_body;
 
 pub use service::{Service, ServiceBuilder, ServiceLimits};
 pub use trace::item_parents;

@@ -155,7 +155,8 @@ impl Service {
             let names = self.names().join("`, `");
             ServeError::new(
                 ErrorKind::NotFound,
-                format!("there is no model `{name}`; this server has `{names}`"),
+                // Clients of Triton look at its first words.
+                format!("Request for unknown model: `{name}`; this server has `{names}`"),
             )
         })?;
         if !version.is_empty() && version != VERSION {

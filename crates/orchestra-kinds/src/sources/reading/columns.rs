@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 
 use bincode::{Decode, Encode};
+use orchestra_core::DType;
 use orchestra_core::data::{Column, ColumnType, Schema, fixed_tensor};
 use orchestra_core::shapes::FileAccess;
 use orchestra_plan::tree::Toml;
@@ -78,9 +79,10 @@ pub fn field_of(name: &str, ty: &str, allowed: &[&str]) -> Option<Field> {
 /// Which types there are.
 pub fn types_help(allowed: &[&str]) -> String {
     let words = allowed.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
+    let numbers = orchestra_plan::list(DType::ALL.iter().map(|dtype| dtype.name()));
     format!(
-        "a type is {words}, or a tensor: \"f64\", \"i64\", \"u8[2, 3]\" and the like; `?` behind it, as in \"f64?\" and \"text?\", has \
-         rows without it"
+        "a type is {words}, or a tensor of {numbers}, each dimension of which is a number: \"f64\", \"u8[2, 3]\"; `?` behind it, as in \
+         \"f64?\" and \"text?\", has rows without it"
     )
 }
 
