@@ -338,12 +338,12 @@ pub async fn start(plan: Plan, options: StartOptions) -> Result<RunHandle, Launc
     let earlier = options.earlier;
     let (prepared, library) = {
         let (plan, options) = (Arc::clone(&plan), options.clone());
-        let blocking = tokio::task::spawn_blocking(move || {
+        let blocking = orchestra_runtime::join_blocking(move || {
             let library = options.library(&plan)?;
             let version = library.as_ref().map(onnxruntime_version);
             Ok::<_, LaunchError>((prepare_with(plan, earlier, options.launcher.as_ref(), version)?, library))
         });
-        blocking.await.map_err(|e| StartRunError::Io(io::Error::other(e)))??
+        blocking.await.map_err(StartRunError::Io)??
     };
     Ok(prepared.start(run_options(options, &plan, library.as_ref())?).await?)
 }

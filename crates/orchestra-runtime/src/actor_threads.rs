@@ -12,7 +12,8 @@ use crate::panics::caught;
 const MOST_THREADS: usize = 1 << 15;
 
 /// The threads of this process for what may have to wait, apart from the blocking pool of a host: that may be bounded, and work that waits for the rows of work
-/// behind it would have the last thread. Bound: the batches of all flows, each of which has a slot.
+/// behind it would have the last thread. A host may wait for a start in that thread, too. Bound: the batches of all flows, each of which has a slot, their starts and ends,
+/// and commands at work.
 pub fn waiting_threads() -> Handle {
     static THREADS: OnceLock<Runtime> = OnceLock::new();
     // The clock of these tests is paused, and goes on only where nothing is done on the pool of its own runtime.
@@ -25,6 +26,14 @@ pub fn waiting_threads() -> Handle {
         builder.max_blocking_threads(MOST_THREADS).build().expect("without a driver nothing can fail")
     };
     THREADS.get_or_init(start).handle().clone()
+}
+
+/// The value of `work`, which blocks, from one of the [`waiting_threads`].
+///
+/// # Errors
+/// It panics.
+pub async fn join_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    waiting_threads().spawn_blocking(work).await.map_err(io::Error::other)
 }
 
 /// Starts a tokio runtime for the actors of one run, and nothing else.

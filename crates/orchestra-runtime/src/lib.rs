@@ -50,7 +50,7 @@ pub use account::status::{
     DeviceStatus, ItemCounts, ListedExtent, LoaderStatus, OutputReport, PipelineStatus, RunStatus,
     failure_causes,
 };
-pub use actor_threads::actor_runtime;
+pub use actor_threads::{actor_runtime, join_blocking};
 pub use batch::outputs::CopiedOutput;
 pub use child::spawn::{
     Launched, ProcessLauncher, WorkerProcess, allowed, inherited, with_standard_streams_alone,

@@ -1,7 +1,6 @@
 //! A run that is prepared, at work, and ended: the actor tree is started here, and its end is written into `run.json`. What blocks is in
 //! `start/prepare.rs`, before the first actor.
 
-use std::io;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -15,6 +14,7 @@ use crate::account::history::{HistoryEvents, HistoryWriter};
 use crate::account::meter::{Meter, RunObserver};
 use crate::account::outcome::RunOutcome;
 use crate::account::status::RunStatus;
+use crate::actor_threads::join_blocking;
 use crate::context::{RunContext, RunOptions};
 use crate::fleet::device_watch::DeviceWatcher;
 use crate::flow::committer::{self, CommitterHandle, Traces};
@@ -160,11 +160,11 @@ impl Prepared {
         let traces = Traces { tracer: context.tracer.clone(), clock: context.clock, is_broken: false.into() };
         let (of, journal) = (Arc::clone(&context), self.journal);
         // After a kill it may read, sort and write all rows of a reduce, which no thread of the host's executor waits for.
-        let opened = tokio::task::spawn_blocking(move || {
+        let opened = join_blocking(move || {
             let of_run = (&*of.run_id, of.options.loaders.as_ref());
             RunFiles::open(&of.plan, journal, of_run, &of.stats)
         });
-        let files = opened.await.map_err(io::Error::other)?.map_err(StartRunError::Rows)?;
+        let files = opened.await?.map_err(StartRunError::Rows)?;
         let committer = committer::start(files, Arc::clone(&context.stats), traces, context.bug.clone())?;
         let (publish, snapshots) = watch::channel(RunStatus::now(&context));
         let (done_sender, done) = oneshot::channel();

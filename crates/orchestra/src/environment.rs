@@ -154,5 +154,5 @@ impl Orchestra {
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StartError> + Send + 'static,
 ) -> Result<T, StartError> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(StartError::workers(error)))
+    orchestra_runtime::join_blocking(work).await.unwrap_or_else(|error| Err(StartError::workers(error)))
 }

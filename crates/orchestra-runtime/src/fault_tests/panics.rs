@@ -81,7 +81,7 @@ const OTHERS: [&str; 4] = ["orchestra-core/", "orchestra-cuda/", "orchestra-onnx
 /// The files where such begin, without `orchestra-` and `.rs`: how many, and the cases for a panic there; in brackets why none is needed.
 const PLACES: &str = "\
     cli/src/lab 1 (it waits for a signal); cli/src/live_page 6 (the run goes on without its page); cli/src/progress/painter 1 (it draws); cli/src/serve 2 (the command ends); cli/src/serve/listen 1 (one connection ends); cli/src/signals 2 (they wait for a signal); \
-    kinds/src/objects/client 1 (its caller joins it); runtime/src/account/history 1 (a warning says so); runtime/src/batch/batcher 1 batcher; runtime/src/child 1 (without it there are no last words); \
+    kinds/src/objects/client 1 (its caller joins it); runtime/src/actor_threads 1 (who called is told); runtime/src/account/history 1 (a warning says so); runtime/src/batch/batcher 1 batcher; runtime/src/child 1 (without it there are no last words); \
     runtime/src/child/spawn 2 (a test of its own and one only reaps); runtime/src/fleet/device_manager 1 device manager; \
     runtime/src/fleet/device_watch 1 look at a device; runtime/src/fleet/worker 1 worker started, worker loaded, worker ended; \
     runtime/src/flow/committer 1 committer; runtime/src/flow/fold 1 what follows a batch; runtime/src/flow/loader/thread 1 loader; \

@@ -13,6 +13,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
 
+use crate::actor_threads::join_blocking;
 use crate::context::RunContext;
 use crate::flow::chain::Chain;
 use crate::flow::endpoints::Intake;
@@ -141,7 +142,7 @@ impl Actor for Source {
         state: &mut SourceState,
     ) -> Result<(), ActorProcessingErr> {
         let loaders = state.close();
-        drop(tokio::task::spawn_blocking(move || wait_for_end(&loaders)).await);
+        drop(join_blocking(move || wait_for_end(&loaders)).await); // It does not panic.
         Ok(())
     }
 }

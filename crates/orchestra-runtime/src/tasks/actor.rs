@@ -15,6 +15,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::watch;
 use tokio::task::JoinError;
 
+use crate::actor_threads::waiting_threads;
 use crate::child::spawn::ProcessLauncher;
 use crate::context::RunContext;
 use crate::messages::{DeviceMsg, PipelineEnd, RootMsg};
@@ -226,7 +227,7 @@ impl TasksState {
             self.is_over = true;
             let (shared, root, end) = (Arc::clone(&self.args), self.root.clone(), self.end.clone());
             // Its disk may be slow.
-            tokio::task::spawn_blocking(move || {
+            waiting_threads().spawn_blocking(move || {
                 let ended =
                     caught("the end of the commands", || shared.journal().sync().and(shared.link_best()));
                 shared.watch.over();

@@ -13,9 +13,9 @@ use orchestra_plan::{TaskPlan, TasksPlan};
 use orchestra_store::{TaskEnded, TaskJournal, TaskStarted};
 use orchestra_worker::keeper::{CommandEnd, CommandOrder, KeeperReport, ToKeeper};
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
+use crate::actor_threads::join_blocking;
 use crate::context::RunContext;
 use crate::tasks::best::{self, EarlierTasks, LastEnd};
 use crate::tasks::board::log_file;
@@ -77,7 +77,7 @@ pub async fn attempt(
     let begun = {
         let shared = Arc::clone(&shared);
         let start = start.clone();
-        spawn_blocking(move || shared.begin(&start)).await.map_err(io::Error::other)??
+        join_blocking(move || shared.begin(&start)).await??
     };
     let (end, ended, started) = match begun {
         Begun::Unchanged(ended) => return Ok((TaskEnd::Done, *ended)),
@@ -272,11 +272,11 @@ impl TasksShared {
         (end, ended): (TaskEnd, Option<CommandEnd>),
         started: TaskStarted,
     ) -> AttemptOutcome {
-        let noted = spawn_blocking({
+        let noted = join_blocking({
             let shared = Arc::clone(&self);
             move || shared.note_end(task, end, ended, started)
         });
-        let (end, entry) = noted.await.map_err(io::Error::other)??;
+        let (end, entry) = noted.await??;
         if let Some(tracer) = self.context.tracer.get() {
             let (ended, class) = (self.context.clock.now(), end.class());
             tracer.task(TaskTrace { began, ended, class, entry: entry.clone() });

@@ -10,9 +10,9 @@ use orchestra_core::WorkerExit;
 use orchestra_worker::keeper::{KEEPER, KeeperReport, ToKeeper, kill_control_group, kill_tree};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Command;
-use tokio::task::spawn_blocking;
 
 use super::credentials::credentials;
+use crate::actor_threads::join_blocking;
 use crate::child::spawn::{DropAction, Launched, ProcessLauncher};
 use crate::child::{Child, FrameSender};
 
@@ -66,7 +66,7 @@ impl Keeper {
             Err(WorkerExit::Silent) => {
                 let pid = self.pid;
                 tracing::error!(%pid, "the keeper of a command was stopped by a signal: it is killed with the command");
-                drop(spawn_blocking(move || kill_tree(pid)).await); // It does not panic.
+                drop(join_blocking(move || kill_tree(pid)).await); // It does not panic.
                 None
             }
             Err(error) => {

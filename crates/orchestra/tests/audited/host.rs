@@ -16,7 +16,7 @@ use orchestra_core::row_bytes::StoredValue;
 use orchestra_launch::library::{Env, Flavor, LibraryRequest, Silent, find_or_fetch};
 use orchestra_testkit::models;
 use ort::session::Session;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber, dispatcher};
 
@@ -164,41 +164,35 @@ fn in_a_row() -> Workplace {
 
 #[test]
 fn the_smallest_executors_of_a_host_wait_for_nothing_in_vain() {
-    let smallest: [fn() -> Runtime; 2] = [
-        || {
-            Builder::new_multi_thread()
-                .worker_threads(1)
-                .max_blocking_threads(1)
-                .enable_all()
-                .build()
-                .unwrap()
-        },
-        || Builder::new_current_thread().max_blocking_threads(1).enable_all().build().unwrap(),
-    ];
-    for runtime in smallest {
-        audited_without_runtime(|| {
-            runtime().block_on(async {
-                let place = in_a_row();
-                let workflow = Workflow::open(place.path("workflow.toml")).unwrap();
-                let orchestra = orchestra(place.options()).build().await.unwrap();
-                let flow = bounded("it starts", orchestra.flow(workflow).start()).await.unwrap();
-                place.watch_flow(flow.tree().observer());
-                let row = |n: u64| Tensor::new([64, 64], vec![n as f32; 64 * 64]).unwrap();
-                let asked =
-                    (0..400).map(|n| flow.process(Item::columns([("x", row(n).into())])).into_future());
-                for (n, end) in bounded("all are answered", join_all(asked)).await.into_iter().enumerate() {
-                    let records = end.unwrap();
-                    let values = records[0].values().unwrap();
-                    let StoredValue::Tensor { data, .. } = &values[0] else { panic!("{values:?}") };
-                    assert_eq!(data[..4], (8.0 * n as f32 + 7.0).to_ne_bytes());
-                }
-                bounded("it is replaced", flow.reload()).await.unwrap();
-                bounded("it ends", flow.drain()).await;
-                let run = workplace();
-                all_is_used(&run).await;
-                until("all processes are gone", || run.workers().is_empty() && place.workers().is_empty())
-                    .await;
-            });
+    for mut executor in [Builder::new_multi_thread(), Builder::new_current_thread()] {
+        let runtime = executor.worker_threads(1).max_blocking_threads(1).enable_all().build().unwrap();
+        audited_without_runtime(move || {
+            let handle = runtime.handle().clone();
+            // In the only thread that may block: orchestra has none of them.
+            let all = runtime.spawn_blocking(move || handle.block_on(a_graph_a_model_and_a_run()));
+            runtime.block_on(all).unwrap();
         });
     }
+}
+
+async fn a_graph_a_model_and_a_run() {
+    let place = in_a_row();
+    let workflow = Workflow::open(place.path("workflow.toml")).unwrap();
+    let orchestra = orchestra(place.options()).build().await.unwrap();
+    bounded("it is planned", orchestra.check(&workflow)).await.unwrap();
+    let flow = bounded("it starts", orchestra.flow(workflow).start()).await.unwrap();
+    place.watch_flow(flow.tree().observer());
+    let row = |n: u64| Tensor::new([64, 64], vec![n as f32; 64 * 64]).unwrap();
+    let asked = (0..400).map(|n| flow.process(Item::columns([("x", row(n).into())])).into_future());
+    for (n, end) in bounded("all are answered", join_all(asked)).await.into_iter().enumerate() {
+        let records = end.unwrap();
+        let values = records[0].values().unwrap();
+        let StoredValue::Tensor { data, .. } = &values[0] else { panic!("{values:?}") };
+        assert_eq!(data[..4], (8.0 * n as f32 + 7.0).to_ne_bytes());
+    }
+    bounded("it is replaced", flow.reload()).await.unwrap();
+    bounded("it ends", flow.drain()).await;
+    let run = workplace();
+    all_is_used(&run).await;
+    until("all processes are gone", || run.workers().is_empty() && place.workers().is_empty()).await;
 }
