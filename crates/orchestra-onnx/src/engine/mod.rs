@@ -332,7 +332,7 @@ fn check_digest(what: &str, file: &Path, planned: &[u8; 32]) -> Result<(), LoadE
         return Ok(());
     }
     Err(permanent(format!(
-        "{what} `{path}` changed since the plan was made (SHA-256 `{}…`, planned `{}…`); start the run again",
+        "{what} `{path}` changed since the plan was made (SHA-256 `{}…`, planned `{}…`); start the run again, or `reload` what answers requests",
         short(&found),
         short(planned)
     )))

@@ -1,10 +1,11 @@
 //! A model that is replaced where there is no memory for two sets of workers: one worker after the other, and no request fails.
 
 use std::collections::BTreeSet;
+use std::future::IntoFuture as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::{Workplace, audited, bounded, hurried};
+use crate::common::{Workplace, audited, bounded, hurried, until};
 use crate::orchestra;
 use ::orchestra::{Model, Tensor};
 use futures::future::{join, join_all};
@@ -30,6 +31,35 @@ async fn start(place: &Workplace) -> Model {
     let model = bounded("the model starts", model.start()).await.unwrap();
     place.watch_flow(model.tree().observer());
     model
+}
+
+#[test]
+fn a_model_whose_file_changed_says_so_where_its_last_worker_dies_and_is_reloaded() {
+    audited(async {
+        let place = Workplace::new();
+        let file = write(&place, "1");
+        let model =
+            orchestra(hurried(place.workers_of_ours())).build().await.unwrap().model(&file).devices(["cpu"]);
+        let model = bounded("the model starts", model.workers(1).start()).await.unwrap();
+        let ask =
+            || bounded("it ends", model.infer(Tensor::new([1, 3], vec![0.0_f32; 3]).unwrap()).into_future());
+        ask().await.unwrap();
+        write(&place, "2");
+        until("a worker is killed", || place.kill_a_worker(true)).await;
+        let closed = loop {
+            // Until the death is known.
+            if let Err(error) = ask().await {
+                break error.to_string();
+            }
+        };
+        for words in [file.to_str().unwrap(), "changed", "`reload`"] {
+            assert!(closed.contains(words), "{closed}");
+        }
+        bounded("the model is replaced", model.reload()).await.unwrap();
+        ask().await.unwrap();
+        bounded("the model ends", model.drain()).await;
+        assert_eq!(place.workers(), []);
+    });
 }
 
 fn pids(place: &Workplace) -> BTreeSet<u32> {
