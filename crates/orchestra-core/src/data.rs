@@ -286,6 +286,24 @@ pub enum OwnedValue {
 }
 
 impl OwnedValue {
+    /// What it is, with the shape of a tensor without the batch dimension.
+    pub fn type_text(&self) -> String {
+        match self {
+            OwnedValue::Tensor { dtype, shape, data, .. } => {
+                let bytes = shape.iter().try_fold(dtype.size_bytes(), |n, dim| n.checked_mul(*dim));
+                let is_whole = bytes == Some(data.len());
+                let of = if is_whole { String::new() } else { format!(" in {} bytes", data.len()) };
+                format!("{dtype}{shape:?}{of}")
+            }
+            OwnedValue::Picture(_) => "picture".to_owned(),
+            OwnedValue::Labels(_) => "labels".to_owned(),
+            OwnedValue::Text(_) => "text".to_owned(),
+            OwnedValue::Bytes(_) => "bytes".to_owned(),
+            OwnedValue::List(rows) => format!("list of {}", rows.len()),
+            OwnedValue::Missing(_) => "missing".to_owned(),
+        }
+    }
+
     /// Copies a value. A picture cannot be kept this way: its pixels belong into memory with a bound, which the caller has.
     ///
     /// # Errors

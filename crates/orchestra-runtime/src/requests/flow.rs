@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures::future::BoxFuture;
-use orchestra_core::data::{Value, with_values};
+use orchestra_core::data::{Column, Value, with_values};
 use orchestra_core::{Failure, SourceId, locked};
 use orchestra_plan::Plan;
 use orchestra_worker::loader::events::LARGEST_REQUEST;
@@ -271,10 +271,22 @@ impl RequestFlow {
                 bytes.len()
             ))),
             (Some(RequestItem::Row), RequestContent::Row(row)) => {
-                let fits = row.len() == gives.0.len()
-                    && gives.0.iter().zip(row).all(|(column, value)| column.ty.fits(value));
-                let what = || format!("the row is not what source `{name}` takes: {gives}");
-                if fits { Ok(()) } else { Err(ProcessError::Input(what())) }
+                let wrong = gives.0.iter().zip(row).find(|(column, value)| !column.ty.fits(value));
+                match wrong {
+                    None if row.len() == gives.0.len() => Ok(()),
+                    None => Err(ProcessError::Input(format!(
+                        "there are {} columns, and source `{name}` takes {gives}",
+                        row.len()
+                    ))),
+                    Some((Column { name: column, ty }, value)) => {
+                        let row =
+                            ty.required().tensor().and_then(|spec| Some((spec.dtype, spec.fixed_row()?)));
+                        let takes = row.map_or(ty.to_string(), |(dtype, row)| format!("{dtype}{row:?}"));
+                        let found = value.type_text();
+                        let what = format!("column `{column}` is {found}, and source `{name}` takes {takes}");
+                        Err(ProcessError::Input(what))
+                    }
+                }
             }
             (_, RequestContent::File(_)) => {
                 Err(ProcessError::Input(format!("source `{name}` takes columns, and no file: {gives}")))
