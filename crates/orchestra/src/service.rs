@@ -8,7 +8,8 @@ use crate::error::RequestError;
 use crate::model::Model;
 use crate::tensor::Tensors;
 
-/// Each call is a request. One beyond the queue of the model ends with [`RequestError::Overloaded`].
+/// Each call is a request. It is always ready: one beyond the queue of the model ends with [`RequestError::Overloaded`] at once, which a layer in front may retry or
+/// shed. Places of the queue are taken by calls alone, so that a clone which is ready and never calls holds none.
 impl tower_service::Service<Tensors> for Model {
     type Response = Tensors;
     type Error = RequestError;

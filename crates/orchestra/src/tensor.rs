@@ -100,7 +100,7 @@ impl Tensor {
         Ok(Self { shape, elements: TensorElements::Numbers(T::DTYPE, Bytes::from_owner(AsBytes(elements))) })
     }
 
-    /// As [`Tensor::new`], of elements in native byte order.
+    /// As [`Tensor::new`], of elements in native byte order. They are copied where their address does not fit their type.
     ///
     /// # Errors
     /// [`TensorError::Length`] and, of `bool`, [`TensorError::NoBool`].
@@ -117,6 +117,8 @@ impl Tensor {
         if dtype == DType::Bool && bytes.iter().any(|byte| *byte > 1) {
             return Err(TensorError::NoBool);
         }
+        let is_aligned = bytes.as_ptr().addr().is_multiple_of(dtype.size_bytes());
+        let bytes = if is_aligned { bytes } else { Self::aligned(&[&bytes]) };
         Ok(Self { shape, elements: TensorElements::Numbers(dtype, bytes) })
     }
 
@@ -132,8 +134,13 @@ impl Tensor {
         Ok(Self { shape, elements: TensorElements::Texts(texts.into()) })
     }
 
-    /// `n` rows of the same type and shape, in pieces. Their elements lie at an address that fits every type.
+    /// `n` rows of the same type and shape, in pieces.
     pub(crate) fn of_rows(dtype: DType, n: usize, row: &[usize], pieces: &[&[u8]]) -> Self {
+        Self::of_aligned(dtype, n, row, Self::aligned(pieces))
+    }
+
+    /// The pieces behind each other, at an address that fits every type.
+    fn aligned(pieces: &[&[u8]]) -> Bytes {
         let n_bytes = pieces.iter().map(|piece| piece.len()).sum::<usize>();
         let mut words = vec![0_u64; n_bytes.div_ceil(size_of::<u64>())];
         let mut rest = bytemuck::cast_slice_mut::<u64, u8>(&mut words);
@@ -142,10 +149,10 @@ impl Tensor {
             to.copy_from_slice(piece);
             rest = behind;
         }
-        Self::of_aligned(dtype, n, row, Bytes::from_owner(AsBytes(words)).slice(..n_bytes))
+        Bytes::from_owner(AsBytes(words)).slice(..n_bytes)
     }
 
-    /// The same of one piece that lies at such an address.
+    /// The same of one piece, at an address that fits every type.
     pub(crate) fn of_aligned(dtype: DType, n: usize, row: &[usize], bytes: Bytes) -> Self {
         Self { shape: [&[n], row].concat(), elements: TensorElements::Numbers(dtype, bytes) }
     }
@@ -181,11 +188,10 @@ impl Tensor {
     ///
     /// # Errors
     /// [`TensorError::Type`]: they are of another type. Nothing is converted.
-    ///
-    /// # Panics
-    /// Never of what [`Tensor::new`] made and of answers. TensorElements of [`Tensor::from_bytes`] have to be aligned for their type.
     pub fn as_slice<T: TensorElement>(&self) -> Result<&[T], TensorError> {
         match &self.elements {
+            // Without elements, their address may be any.
+            TensorElements::Numbers(dtype, bytes) if *dtype == T::DTYPE && bytes.is_empty() => Ok(&[]),
             TensorElements::Numbers(dtype, bytes) if *dtype == T::DTYPE => {
                 Ok(bytemuck::checked::cast_slice::<u8, T>(bytes))
             }
@@ -448,6 +454,18 @@ mod tests {
         assert!(Tensor::new([usize::MAX, 2], vec![0_u8; 2]).is_err());
         assert!(Tensor::from_bytes(DType::F32, [1], vec![0_u8; 3]).is_err());
         assert_eq!(Tensor::from_bytes(DType::Bool, [1], vec![2_u8]), Err(TensorError::NoBool));
+    }
+
+    #[test]
+    fn elements_are_read_from_bytes_at_any_address() {
+        let elements = [1.5_f64, -2.0];
+        for shift in 0..8 {
+            let shifted = Bytes::from([&[0; 8][..shift], bytemuck::cast_slice(&elements)].concat());
+            let tensor = Tensor::from_bytes(DType::F64, [2], shifted.slice(shift..)).unwrap();
+            assert_eq!(tensor.as_slice::<f64>().unwrap(), elements);
+        }
+        let none = Tensor::from_bytes(DType::F64, [0], Bytes::new()).unwrap();
+        assert_eq!(none.as_slice::<f64>().unwrap(), [0.0; 0]);
     }
 
     #[test]
