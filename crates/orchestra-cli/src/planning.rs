@@ -27,8 +27,7 @@ pub fn options(args: &WorkflowArgs, output: Option<&Path>) -> PlanOptions {
         devices: (!args.devices.is_empty()).then(|| args.devices.clone()),
         set: args.set.iter().map(|s| (s.key.clone(), s.value.clone())).collect(),
         // `--offline` forbids these commands the network only; `check --offline` also leaves the machine alone.
-        offline: false,
-        tasks_done: None,
+        ..PlanOptions::default()
     }
 }
 

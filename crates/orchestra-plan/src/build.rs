@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::assemble::assemble;
 use crate::cx::Cx;
 use crate::devices::{Devices, from_option};
-use crate::diagnostics::{Diagnostics, Reported};
+use crate::diagnostics::{Audience, Diagnostics, Reported};
 use crate::files::lexical;
 use crate::host::{Host, MachineView};
 use crate::no_effect::NoEffect;
@@ -30,6 +30,7 @@ pub struct PlanOptions {
     pub set: Vec<(String, String)>,
     /// Do not look at the machine: names of devices are believed, and `auto` stays `auto`. Such a plan is for reading, not for running.
     pub offline: bool,
+    pub audience: Audience,
     /// Ids of the tasks that count as done, so that what uses their values can be planned; `None`: those that earlier starts have done.
     pub tasks_done: Option<Vec<String>>,
 }
@@ -39,7 +40,7 @@ pub struct PlanOptions {
 /// Relative paths in it are relative to the folder of `file`, which should be absolute. There is a plan exactly if there is no
 /// error and nothing is left open; all errors that can be found are found at once.
 pub fn plan(text: &str, file: &Path, options: &PlanOptions, host: &dyn Host) -> (Option<Plan>, Diagnostics) {
-    let mut diags = Diagnostics::new(&file.display().to_string(), text);
+    let mut diags = Diagnostics::new(&file.display().to_string(), text, options.audience);
     match tree::parse(text, &mut diags) {
         Some(tables) => plan_with(tables, file, options, host, diags),
         None => (None, diags),
@@ -55,7 +56,8 @@ pub fn plan_tables(
     options: &PlanOptions,
     host: &dyn Host,
 ) -> (Option<Plan>, Diagnostics) {
-    plan_with(tables, file, options, host, Diagnostics::new(&file.display().to_string(), text))
+    let diags = Diagnostics::new(&file.display().to_string(), text, options.audience);
+    plan_with(tables, file, options, host, diags)
 }
 
 fn plan_with(
@@ -185,7 +187,7 @@ fn machine(options: &PlanOptions, cx: &mut Cx<'_>) -> Option<MachineView> {
     }
     let machine = cx.host.machine().map_err(|why| {
         cx.error(None, format!("this machine cannot be looked at: {why}"))
-            .help("`orchestra doctor` says more; --offline checks the file alone")
+            .help("`orchestra doctor` says more")
             .unavailable();
     });
     machine.ok()

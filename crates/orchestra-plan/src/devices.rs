@@ -282,7 +282,7 @@ pub(crate) fn check_tuning(model: &ModelNode, devices: &[Device], named: bool, c
 
 /// Names given by `--devices`, each with its place in the option.
 pub(crate) fn from_option(names: &[String], cx: &mut Cx<'_>) -> Option<Vec<Spanned<String>>> {
-    let text = cx.diags.add_text("--devices", &names.join(","));
+    let text = cx.diags.add_option("devices", &names.join(","));
     let mut start = 0;
     let mut result = Vec::new();
     for name in names {
@@ -290,7 +290,8 @@ pub(crate) fn from_option(names: &[String], cx: &mut Cx<'_>) -> Option<Vec<Spann
         start += name.len() + 1;
     }
     if result.is_empty() {
-        cx.error(Span::new(text, 0..0), "`--devices` names no device");
+        let option = cx.diags.option("devices");
+        cx.error(Span::new(text, 0..0), format!("`{option}` names no device"));
     }
     match &result[..] {
         [one] if one.value == "auto" => None,

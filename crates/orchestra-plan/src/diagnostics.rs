@@ -105,24 +105,43 @@ impl Diagnostic {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reported;
 
+/// Who reads the messages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Audience {
+    /// Options are those of the command line.
+    #[default]
+    Command,
+    /// Options are methods of the library, and a workflow without text has no file.
+    Program,
+}
+
 /// All errors and warnings about one workflow file, in the order of the file; those without a place come last.
 #[derive(Debug, Clone)]
 pub struct Diagnostics {
     /// The workflow file first, then the options: what to call it, and its text.
     texts: Vec<(String, String)>,
     entries: Vec<Diagnostic>,
+    audience: Audience,
     /// See [`Diagnostics::leave_open`].
     is_open: bool,
 }
 
 impl Diagnostics {
-    pub(crate) fn new(file: &str, text: &str) -> Self {
-        Self { texts: vec![(file.into(), text.into())], entries: Vec::new(), is_open: false }
+    pub(crate) fn new(file: &str, text: &str, audience: Audience) -> Self {
+        Self { texts: vec![(file.into(), text.into())], entries: Vec::new(), audience, is_open: false }
+    }
+
+    /// What an option is called, such as `set`.
+    pub(crate) fn option(&self, name: &str) -> String {
+        match self.audience {
+            Audience::Command => format!("--{name}"),
+            Audience::Program => name.to_owned(),
+        }
     }
 
     /// Adds the text of an option, to point into.
-    pub(crate) fn add_text(&mut self, name: &str, text: &str) -> u16 {
-        self.texts.push((name.into(), text.into()));
+    pub(crate) fn add_option(&mut self, name: &str, text: &str) -> u16 {
+        self.texts.push((self.option(name), text.into()));
         u16::try_from(self.texts.len() - 1).unwrap_or(u16::MAX)
     }
 
@@ -208,6 +227,13 @@ impl Diagnostics {
         (name, text)
     }
 
+    /// The place of an entry, where that is in a text which somebody has written.
+    fn place(&self, entry: &Diagnostic) -> Option<Span> {
+        let is_written =
+            |span: &Span| self.audience == Audience::Command || !self.text_of(*span).1.is_empty();
+        entry.span.filter(is_written)
+    }
+
     fn text_index(&self, span: Span) -> usize {
         usize::from(span.text).min(self.texts.len() - 1)
     }
@@ -235,7 +261,8 @@ impl Diagnostics {
         if left_out > 0 {
             text.push_str(&format!("{left_out} more are not shown\n\n"));
         }
-        if let Some(sum) = self.sum() {
+        let has_file = self.audience == Audience::Command || !self.texts[0].1.is_empty();
+        if let Some(sum) = self.sum().filter(|_| has_file) {
             text.push_str(&format!("{}: {sum}\n", self.texts[0].0));
         }
         text
@@ -248,7 +275,7 @@ impl Diagnostics {
             Severity::Warning => Level::WARNING,
         };
         let mut group = Group::with_title(level.primary_title(visible(&entry.message)));
-        if let Some(span) = entry.span {
+        if let Some(span) = self.place(entry) {
             let (name, text) = self.text_of(span);
             let start = floor_char(text, span.start);
             let end = floor_char(text, span.end.max(start));
@@ -262,6 +289,8 @@ impl Diagnostics {
             }
             let excerpt = Snippet::source(printable(&text[from..to])).line_start(before + 1).path(name);
             group = group.element(excerpt.annotation(annotation));
+        } else if !entry.label.is_empty() {
+            group = group.element(Level::NOTE.message(visible(&entry.label)));
         }
         for help in &entry.help {
             group = group.element(Level::HELP.message(visible(help)));
@@ -290,7 +319,7 @@ impl Diagnostics {
             let mut json = serde_json::json!({
                 "message": d.message, "label": d.label, "help": d.help, "cause": d.cause,
             });
-            if let Some(span) = d.span {
+            if let Some(span) = self.place(d) {
                 let (line, column) = self.line_and_column(span);
                 let (end_line, end_column) = self.line_and_column(Span { start: span.end, ..span });
                 json["in"] = self.text_of(span).0.into();

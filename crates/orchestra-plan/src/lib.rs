@@ -58,7 +58,7 @@ mod workflow;
 pub use build::{PlanOptions, plan, plan_tables};
 pub use bytes::{format_bytes, parse_bytes};
 pub use describe::{describe, items_in_words};
-pub use diagnostics::{Cause, Diagnostic, Diagnostics, RenderStyle, Reported, Severity, Span};
+pub use diagnostics::{Audience, Cause, Diagnostic, Diagnostics, RenderStyle, Reported, Severity, Span};
 pub use fields::{Fields, NamedTexts, Spanned, Upstreams};
 pub use files::{FileKind, Files, LookRequest};
 pub use graph_view::{Edge, GraphNode, GraphView, NodeKind, PipelineView};

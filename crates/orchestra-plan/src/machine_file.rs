@@ -1,6 +1,6 @@
 //! A machine described in a file, to plan for a machine that is not this one. Looks at no hardware.
 
-use crate::diagnostics::Diagnostics;
+use crate::diagnostics::{Audience, Diagnostics};
 use crate::fields::Fields;
 use crate::host::{DeviceView, MachineView, NodeView};
 use crate::key::{Key, key};
@@ -24,7 +24,7 @@ use crate::tree::{self, Toml};
 ///
 /// `file` is what messages call the file.
 pub fn machine_from_toml(text: &str, file: &str) -> (Option<MachineView>, Diagnostics) {
-    let mut diags = Diagnostics::new(file, text);
+    let mut diags = Diagnostics::new(file, text, Audience::default());
     let machine = tree::parse(text, &mut diags).and_then(|root| {
         let what = "the machine file".to_owned();
         let top = crate::diagnostics::Span::new(0, 0..0);

@@ -102,7 +102,7 @@ pub fn token_of(file: &Path) -> Result<String, String> {
 }
 
 fn read(text: &str, file: &Path, options: &PlanOptions) -> (Table, Diagnostics) {
-    let mut found = Diagnostics::new(&file.display().to_string(), text);
+    let mut found = Diagnostics::new(&file.display().to_string(), text, options.audience);
     let mut root = tree::parse(text, &mut found).unwrap_or_default();
     for (key, value) in &options.set {
         tree::set(&mut root, key, value, &mut found);

@@ -238,7 +238,10 @@ fn find_file(sink: &SinkNode, cx: &mut Cx<'_>) -> Result<PathBuf, Reported> {
     }
     let message = format!("sink `{}` cannot write to `{}`", sink.name.value, written.value.escape_default());
     if !inside || path.as_os_str().is_empty() {
-        let help = "sink paths are files inside the output folder; --output chooses that folder";
+        let help = format!(
+            "sink paths are files inside the output folder; {} chooses that folder",
+            cx.diags.option("output")
+        );
         return cx.error(written.span, message).help(help).fail();
     }
     let first = path.components().next().map(|c| c.as_os_str().to_string_lossy().into_owned());

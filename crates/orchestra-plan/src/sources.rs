@@ -3,7 +3,7 @@
 use orchestra_store::{ListError, ListingSpec, SourceStore, is_url};
 
 use crate::cx::Cx;
-use crate::diagnostics::{Diagnostics, Reported};
+use crate::diagnostics::{Audience, Diagnostics, Reported};
 use crate::fields::{Fields, Spanned};
 use crate::files::FileKind;
 use crate::host::Host;
@@ -27,7 +27,7 @@ pub(crate) fn connect(source: &SourceNode, limits: &Limits, cx: &mut Cx<'_>) -> 
         Ok(listing) if !is_read_once(listing, cx.host) => cx.host.first_item(listing).ok().flatten(),
         _ => None,
     };
-    let mut unseen = Diagnostics::new("", "");
+    let mut unseen = Diagnostics::new("", "", Audience::default());
     let diags = if listing.is_ok() { &mut cx.diags } else { &mut unseen };
     let keys = declared(keys::SOURCE, kind.keys());
     let fields = Fields::again(what, source.name.span, &source.table, &keys, diags);
@@ -131,8 +131,11 @@ pub(crate) fn check_apart(sources: &[SourceNode], cx: &mut Cx<'_>) {
         let Some(RawListing::Paths(patterns)) = &source.listing else { continue };
         for pattern in patterns {
             if cx.resolve(&pattern.value) == cx.output {
-                cx.error(pattern.span, format!("`{}` is also the output folder", pattern.value))
-                    .help("results would be listed as items: choose another folder with --output, or list files, for example with `*.png`");
+                let help = format!(
+                    "results would be listed as items: choose another folder with {}, or list files, for example with `*.png`",
+                    cx.diags.option("output")
+                );
+                cx.error(pattern.span, format!("`{}` is also the output folder", pattern.value)).help(help);
             }
         }
     }

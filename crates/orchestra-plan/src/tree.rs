@@ -139,23 +139,24 @@ pub(crate) fn value_of(text: &str, span: Span) -> Toml {
 /// Applies `--set key=value` to the tree. The value is TOML; what is no TOML is taken as a string.
 pub(crate) fn set(root: &mut Table, key: &str, value: &str, diags: &mut Diagnostics) {
     let flag = format!("{key}={value}");
-    let text = diags.add_text("--set", &flag);
+    let text = diags.add_option("set", &flag);
     let key_span = Span::new(text, 0..key.len());
     let value_span = Span::new(text, key.len() + 1..flag.len());
     let whole = Span::new(text, 0..flag.len());
+    let option = diags.option("set");
     let mut refuse = |span: Span, why: String, help: &str| {
-        diags.error(span, format!("`--set {flag}`: {why}")).help(help);
+        diags.error(span, format!("`{option} {flag}`: {why}")).help(help);
     };
     let path = match Key::parse(key) {
         Ok(path) if !path.is_empty() => path,
         _ => {
-            let help = "expected names joined by dots: --set stages.pixels.size=[64,64]";
+            let help = "expected names joined by dots, such as `stages.pixels.size`";
             return refuse(key_span, format!("`{key}` is no key"), help);
         }
     };
     let parsed = Document::parse(format!("v={value}")).ok().filter(|parsed| parsed.len() == 1);
     if parsed.is_none() && value.trim_start().starts_with(['[', '{', '"', '\'']) {
-        let help = "quote the whole option for the shell: --set 'stages.pixels.size=[64, 64]'";
+        let help = "expected TOML, such as `[64, 64]`; in a shell, the whole option is in quotes: 'stages.pixels.size=[64, 64]'";
         return refuse(value_span, "the value is no valid TOML".to_owned(), help);
     }
     let node = TomlNode { span: value_span, value: value_of(value, value_span) };

@@ -14,16 +14,16 @@ use crate::workflow::WorkflowError;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The workflow is wrong.
+    /// The workflow is wrong, or names what is not here: a file, a device.
     #[error(transparent)]
     Workflow(#[from] WorkflowError),
-    /// What the program asks for is wrong, or its model file: the text says what.
+    /// What the program asks for is wrong, or the file of its model, or the workflow cannot be read again or takes no requests: the text says what.
     #[error("{0}")]
     Options(String),
     /// ONNX Runtime is not there, and could not be fetched.
     #[error("{0}")]
     OnnxRuntime(StartErrorSource),
-    /// No worker could be started: no device is left, there is no memory, no program is there to be one, or the workflow takes no requests.
+    /// No worker could be started: no device is left, there is no memory, no program is there to be one, or ONNX Runtime refuses the model.
     #[error("{0}")]
     Workers(StartErrorSource),
     /// The output folder, the journal or the items of a run.
@@ -37,11 +37,27 @@ pub struct StartErrorSource(Box<dyn Error + Send + Sync>);
 
 impl fmt::Display for StartErrorSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        f.write_str(&for_programs(&self.0.to_string()))
     }
 }
 
+/// What options of the command are for a program.
+const FLAGS: [(&str, &str); 3] = [
+    ("`--fresh`", "an empty output folder"),
+    ("`--output`", "`Workflow::output`"),
+    ("`--retry-failed`", "`orchestra run`, which can try failed items again"),
+];
+
+/// What a run says of itself, without options of the command.
+pub(crate) fn for_programs(text: &str) -> String {
+    FLAGS.iter().fold(text.to_owned(), |text, (flag, words)| text.replace(flag, words))
+}
+
 impl StartError {
+    pub(crate) fn options(error: impl fmt::Display) -> Self {
+        Self::Options(error.to_string())
+    }
+
     pub(crate) fn workers(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Workers(StartErrorSource(error.into()))
     }
@@ -81,7 +97,10 @@ impl From<StartRunError> for StartError {
 
 impl From<StartFlowError> for StartError {
     fn from(error: StartFlowError) -> Self {
-        Self::workers(error)
+        match error {
+            StartFlowError::NotAsked | StartFlowError::Sources(_) => Self::options(error),
+            error => Self::workers(error),
+        }
     }
 }
 
@@ -189,5 +208,28 @@ impl ItemFailure {
             FailureKind::Decode | FailureKind::TooLarge | FailureKind::Model | FailureKind::Result
         );
         Self { row, stage, kind: kind.as_str(), error, attempts, is_input }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_option_of_the_command_is_left_in_what_a_program_is_told() {
+        let flag = |text: &str| text.split('`').any(|word| word.starts_with("--"));
+        let mut n_flags = 0;
+        orchestra_testkit::production::each_source(|path, text| {
+            let path = path.to_str().unwrap();
+            // What runs and journals say; the command itself says more.
+            if !["/orchestra-runtime/", "/orchestra-store/"].iter().any(|of| path.contains(of)) {
+                return;
+            }
+            for line in text.lines().filter(|line| !line.trim().starts_with("//") && flag(line)) {
+                n_flags += 1;
+                assert!(!flag(&for_programs(line)), "{path}: {line}");
+            }
+        });
+        assert!(n_flags > 10, "{n_flags}");
     }
 }

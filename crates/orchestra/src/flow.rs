@@ -128,7 +128,7 @@ impl FlowBuilder {
         Self { orchestra, workflow, queue: QUEUE }
     }
 
-    /// How many requests may be without an answer, 1024 where nothing is said. One more is refused, or waits: see [`ProcessRequest::wait`].
+    /// How many requests may be without an answer, 1024 where nothing is said. At least 1. One more is refused, or waits: see [`ProcessRequest::wait`].
     pub fn queue(mut self, most: usize) -> Self {
         self.queue = most;
         self
@@ -143,7 +143,7 @@ impl FlowBuilder {
         let plan = move || -> BoxFuture<'static, Result<PlannedFlow, StartError>> {
             let (orchestra, workflow) = (orchestra.clone(), workflow.clone());
             Box::pin(blocking(move || {
-                let workflow = workflow.read_again().map_err(StartError::run)?;
+                let workflow = workflow.read_again().map_err(StartError::options)?;
                 plan_flow(&orchestra, orchestra.plan(&workflow, None)?, queue)
             }))
         };
@@ -190,6 +190,11 @@ pub(crate) fn plan_flow(
     plan: Plan,
     most_requests: usize,
 ) -> Result<PlannedFlow, StartError> {
+    if most_requests == 0 {
+        return Err(StartError::options(
+            "`queue(0)` leaves room for no request; `queue(1)` takes one at a time",
+        ));
+    }
     let start = orchestra.start_options();
     let library = start.library(&plan)?;
     let run = run_options(start, &plan, library.as_ref())?;

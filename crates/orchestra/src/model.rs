@@ -114,7 +114,7 @@ impl ModelBuilder {
         self.set("stages.model.batch.wait", format!("{}us", delay.as_micros()))
     }
 
-    /// How many requests may be without an answer, 1024 where nothing is said. One more is refused, or waits: see [`InferRequest::wait`].
+    /// How many requests may be without an answer, 1024 where nothing is said. At least 1. One more is refused, or waits: see [`InferRequest::wait`].
     pub fn queue(mut self, most: usize) -> Self {
         self.queue = most;
         self
@@ -146,7 +146,7 @@ impl ModelBuilder {
 
     /// Plans the stage `model`, between a source of its inputs and a sink of its outputs.
     fn plan(&self) -> Result<Plan, StartError> {
-        let path = std::path::absolute(&self.file).map_err(StartError::run)?;
+        let path = std::path::absolute(&self.file).map_err(StartError::options)?;
         let shown = path.display();
         let file = orchestra_plan::read_model(&path);
         let file = file.map_err(|error| StartError::Options(format!("model `{shown}`: {error}")))?;

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::environment::{Orchestra, blocking};
-use crate::error::StartError;
+use crate::error::{StartError, for_programs};
 use crate::workflow::Workflow;
 
 /// A run at work. Dropping it aborts the run: its processes are killed, what is finished stays, and another start goes on from there.
@@ -184,7 +184,7 @@ async fn drive(
         let (outcome, ()) = futures::join!(part.wait(), forward);
         if !outcome.goes_on {
             publish.send_replace(Status::of(&outcome.report));
-            return Ok(Report(Arc::new(outcome)));
+            return Ok(Report::of(outcome));
         }
         part = start_part(&orchestra, &workflow, Some(Arc::new(outcome))).await?;
         stop.attach(part.stop_handle());
@@ -244,6 +244,11 @@ impl Status {
 pub struct Report(Arc<RunOutcome>);
 
 impl Report {
+    fn of(mut outcome: RunOutcome) -> Self {
+        outcome.problems.iter_mut().for_each(|problem| *problem = for_programs(problem));
+        Self(Arc::new(outcome))
+    }
+
     /// Its items.
     #[must_use]
     pub fn items(&self) -> ItemTotals {

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use orchestra_plan::{Diagnostics, PlanOptions, RenderStyle};
+use orchestra_plan::{Audience, Diagnostics, PlanOptions, RenderStyle};
 use thiserror::Error;
 
 /// A workflow file, and what is changed about it.
@@ -36,7 +36,8 @@ impl Workflow {
     }
 
     pub(crate) fn in_memory(file: PathBuf, text: String) -> Self {
-        Self { file, text, options: PlanOptions::default(), is_of_file: false }
+        let options = PlanOptions { audience: Audience::Program, ..PlanOptions::default() };
+        Self { file, text, options, is_of_file: false }
     }
 
     /// With the text that its file has now.

@@ -4,4 +4,5 @@
 mod api;
 mod examples;
 mod outside;
+mod start_errors;
 mod testing;
