@@ -91,6 +91,10 @@ part_page() {
     done
     "$target/debug/orchestra" report "$out/digits" "$out/pages"
     scripts/page-check.sh "$out"/*/report.html "$out/pages/compare.html"
+    mkdir "$out/many"
+    for copy in {1..10}; do cp -r examples/digits/images "$out/many/images$copy"; done
+    sed "s|images/|images*/|; s|\.\./\.\./models|$PWD/models|" examples/digits/workflow.toml >"$out/many/workflow.toml"
+    scripts/page-check.sh --live "All 4,000 items are done." "$target/debug/orchestra" run "$out/many/workflow.toml" --page
     rm -rf "$out"
 }
 

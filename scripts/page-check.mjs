@@ -1,5 +1,6 @@
 // @ts-check
-// Judges pages in a real browser; see `page-check.sh`.
+// Judges pages in a real browser, or makes pictures of them; see `page-check.sh`.
+import { spawn } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { resolve } from "node:path";
@@ -86,9 +87,54 @@ async function check(browser, path) {
     await page.close();
 }
 
+/**
+ * A run with a page, which the browser sees from its beginning to its end without loading it anew.
+ * @param {any} browser
+ * @param {string[]} words the end as the page says it, then the command
+ */
+async function live(browser, [end, ...command]) {
+    const run = spawn(command[0], command.slice(1), { stdio: ["ignore", "ignore", "pipe"] });
+    let said = "";
+    /** @type {string} */
+    const address = await new Promise((found, failed) => {
+        run.stderr.on("data", (data) => {
+            said += data;
+            const address = said.match(/page at (http:\S+)/);
+            if (address) found(address[1]);
+        });
+        run.on("exit", () => failed(new Error("it has served no page: " + said)));
+    });
+    const page = await browser.newPage();
+    page.on("pageerror", (/** @type {any} */ error) => fault(address, `script: ${error}`));
+    await page.goto(address, { waitUntil: "domcontentloaded" });
+    const top = () => page.evaluate(() => document.getElementById("top")?.textContent || "");
+    const first = await top();
+    if (first.includes(end)) fault(address, "the run was over before it was seen");
+    await page.waitForFunction((/** @type {string} */ end) => document.getElementById("top")?.textContent?.includes(end), { timeout: 120000 }, end)
+        .catch(async () => fault(address, `it has not come to "${end}", but to: ${await top()}`));
+    console.log(`${command.join(" ")}: seen to its end`);
+    await page.close();
+}
+
+/**
+ * @param {any} browser
+ * @param {string[]} words
+ */
+async function picture(browser, [file, path, selector]) {
+    const page = await browser.newPage();
+    await page.setViewport({ width: 1100, height: 1000 });
+    await page.goto("file://" + resolve(path), { waitUntil: "load" });
+    await page.waitForSelector("html[data-ready=true]", { timeout: 5000 });
+    const found = selector === "body" ? page : await page.$(selector);
+    await found.screenshot({ path: file, quality: 85 });
+}
+
 const browser = await puppeteer.launch({ executablePath: "/usr/bin/chromium", args: ["--no-sandbox"], acceptInsecureCerts: false });
 try {
-    for (const path of process.argv.slice(2)) await check(browser, path);
+    const words = process.argv.slice(2);
+    if (words[0] === "--picture") await picture(browser, words.slice(1));
+    else if (words[0] === "--live") await live(browser, words.slice(1));
+    else for (const path of words) await check(browser, path);
 } finally {
     await browser.close();
 }

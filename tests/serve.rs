@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::collectors::Collector;
 use crate::common::{Run, Workplace, python_env, repository, until, write_pictures};
 use crate::metrics::promtool_has_nothing_against;
+use crate::report::asked;
 use crate::spans::Span;
 use crate::tracing_otlp::span as span_of;
 use orchestra_core::{DType, Dim, TensorSpec};
@@ -108,6 +109,28 @@ fn request(index: u64) -> Value {
 fn shown(answer: &Value) -> Option<u64> {
     let data = answer["outputs"][0]["data"].as_array()?;
     index_of_blocks(&data.iter().map(|x| x.as_f64().unwrap() as f32).collect::<Vec<_>>())
+}
+
+#[test]
+fn the_page_of_a_server_shows_what_it_answers() {
+    let place = Workplace::new();
+    blocks(&place, "");
+    let server = Server::start(&place, &["--page"]);
+    let said = server.run.said();
+    let page = said.split("page at http://").nth(1).unwrap().split('/').next().unwrap();
+    for index in 0..3 {
+        let (status, answer) = server.post("/v2/models/blocks/infer", &request(index));
+        assert_eq!((status, shown(&answer)), (200, Some(index)));
+    }
+    // What it says itself comes a few times a second.
+    let events = asked(page, page, "/events", |line| line.contains("Of its items, 3 are done, 0 failed."));
+    assert!(events.contains("The service goes on") && events.contains("\"latency\""), "{events:.400}");
+    let whole = asked(page, page, "/", |_| false);
+    assert!(
+        whole.contains("Of its items, 3 are done, 0 failed.") && !whole.contains("output folder"),
+        "{whole:.400}"
+    );
+    server.end();
 }
 
 #[test]

@@ -165,6 +165,9 @@ pub struct ServeArgs {
     /// Send traces to this OTLP collector, for example `http://localhost:4318`: of requests that come with a `traceparent`, that fail or are tried again [default: OTEL_EXPORTER_OTLP_*]
     #[arg(long, value_name = "URL")]
     pub otlp: Option<String>,
+    /// Serve what it does as a page to a browser, which needs no token: `--page`, or `--page=HOST:PORT`
+    #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:0")]
+    pub page: Option<String>,
 }
 
 /// `orchestra tasks`

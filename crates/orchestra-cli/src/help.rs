@@ -52,6 +52,7 @@ pub const SERVE: &str = "\
 Examples:
   orchestra serve models.toml
   orchestra serve read.toml --http 0.0.0.0:8000 --deadline 2s --token-file token
+  orchestra serve models.toml --page               what it does, in a browser
   curl localhost:8000/v2/models/digits
 
 Each [models.NAME] answers under its name, and the graph from a source of kind `request` to sinks of kind `reply` under that of the file.
@@ -83,6 +84,7 @@ Examples:
   orchestra report out -o monday.html
   orchestra report before after          what differs between two runs
   orchestra report before after --json
+  orchestra report out --perfetto trace.json.gz
 
 The page is one file that asks for nothing from the network: attach it to a ticket, or open it in a browser.
 

@@ -1,24 +1,27 @@
-//! Serves the page of a run while it goes on, and sends browsers the sections that have changed. The output folder is read only while a browser shows the
+//! Serves the page of a run or a service while it goes on, and sends browsers the sections that have changed. The output folder is read only while a browser shows the
 //! page, for at most a fiftieth of the time. Nothing in it is changed.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, anyhow};
 use axum::Router;
-use axum::extract::{Path as PathPart, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::{Path as PathPart, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::sse::{Event, Sse};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use futures::stream;
 use orchestra_core::locked;
 use orchestra_launch::RunStatus;
+use orchestra_launch::telemetry::metrics::names_this_machine;
+use orchestra_report::{RunHistory, RunReport};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 
@@ -37,41 +40,68 @@ const TO_BE_SENT: Duration = Duration::from_millis(200);
 
 type Snapshots = watch::Receiver<RunStatus>;
 type PageParts = BTreeMap<&'static str, String>;
+/// What a model or a graph says of itself, while it is loaded.
+pub type StatusOf = dyn Fn() -> Option<RunStatus> + Send + Sync;
 
-/// The page of the run of this process, served by a thread of its own.
+/// The page of what this process runs or serves, by a thread of its own.
 pub struct LivePage {
-    run: Arc<ShownRun>,
+    runs: Vec<Arc<ShownRun>>,
     address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// A run that browsers look at.
+/// A run or a service that browsers look at.
 struct ShownRun {
-    folder: PathBuf,
-    /// What it says itself, where it is one of this process.
-    snapshots: Mutex<Option<Snapshots>>,
+    /// The output folder of a run, or the name of a service.
+    name: PathBuf,
+    origin: ShownOrigin,
     parts: watch::Sender<Arc<PageParts>>,
 }
 
-#[derive(Clone)]
-struct ShownRuns {
-    runs: Arc<Vec<Arc<ShownRun>>>,
-    /// Only this machine can ask, by its address or as `localhost`: a page of another host that has its name lead here is refused.
-    is_loopback: bool,
+enum ShownOrigin {
+    /// With what the run says itself, where it is one of this process.
+    Folder(Mutex<Option<Snapshots>>),
+    /// With what it has said so far: it has no folder that keeps it.
+    Service(Box<StatusOf>, Box<Mutex<RunHistory>>),
 }
 
+type ShownRuns = Arc<Vec<Arc<ShownRun>>>;
+
 impl ShownRun {
-    fn new(folder: &Path) -> Arc<Self> {
+    fn new(name: &Path, origin: ShownOrigin) -> Arc<Self> {
         let (parts, _) = watch::channel(Arc::default());
-        Arc::new(Self { folder: folder.to_owned(), snapshots: Mutex::new(None), parts })
+        Arc::new(Self { name: name.to_owned(), origin, parts })
     }
 
-    fn read(&self) -> Result<orchestra_report::RunReport, orchestra_report::ReadError> {
-        let snapshots = locked(&self.snapshots);
-        let status = snapshots.as_ref().map(|snapshots| snapshots.borrow().clone());
-        drop(snapshots);
-        orchestra_report::read_live(&self.folder, status)
+    fn of_folder(folder: &Path) -> Arc<Self> {
+        Self::new(folder, ShownOrigin::Folder(Mutex::new(None)))
+    }
+
+    fn read(&self) -> Result<RunReport, orchestra_report::ReadError> {
+        match &self.origin {
+            ShownOrigin::Folder(snapshots) => {
+                let status = locked(snapshots).as_ref().map(|snapshots| snapshots.borrow().clone());
+                orchestra_report::read_live(&self.name, status)
+            }
+            ShownOrigin::Service(_, history) => {
+                Ok(RunReport::of_service(&self.name.to_string_lossy(), locked(history).clone()))
+            }
+        }
+    }
+
+    fn is_shown(&self) -> bool {
+        self.parts.receiver_count() > 0
+    }
+
+    /// Notes what a service says: nothing else keeps it.
+    fn note(&self) {
+        if let ShownOrigin::Service(status, history) = &self.origin
+            && let Some(status) = status()
+        {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            locked(history).note(now.as_secs_f64(), status);
+        }
     }
 
     /// Tells those who look on what has changed. Blocks.
@@ -89,19 +119,31 @@ impl ShownRun {
 
 impl LivePage {
     /// Serves the page of the run in `folder`, which may not have begun.
-    pub fn start(address: &str, folder: &Path) -> Result<Self, Failed> {
-        let run = ShownRun::new(folder);
-        let listener = listen(address)?;
+    pub fn of_run(address: &str, folder: &Path) -> Result<Self, Failed> {
+        Self::start(listen(address)?, vec![ShownRun::of_folder(folder)])
+    }
+
+    /// Serves a page for each of what answers requests.
+    pub fn of_services<'a>(
+        listener: std::net::TcpListener,
+        services: impl Iterator<Item = (&'a str, Box<StatusOf>)>,
+    ) -> Result<Self, Failed> {
+        let service =
+            |(name, status)| ShownRun::new(Path::new(name), ShownOrigin::Service(status, Box::default()));
+        Self::start(listener, services.map(service).collect())
+    }
+
+    fn start(listener: std::net::TcpListener, runs: Vec<Arc<ShownRun>>) -> Result<Self, Failed> {
         let address = listener.local_addr().map_err(|error| Failed::new(ExitCode::TryAgain, error))?;
         let (stop, stopped) = oneshot::channel();
-        let runs = vec![Arc::clone(&run)];
+        let shown = runs.clone();
         let thread = thread::Builder::new().name("page".into()).spawn(move || {
-            if let Err(error) = serve(listener, runs, async { drop(stopped.await) }) {
-                tracing::warn!(%error, "the page of the run is not served any more; the run goes on");
+            if let Err(error) = serve(listener, shown, async { drop(stopped.await) }) {
+                tracing::warn!(%error, "the page is not served any more; everything else goes on");
             }
         });
         let thread = thread.map_err(|error| Failed::new(ExitCode::TryAgain, error))?;
-        Ok(Self { run, address, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { runs, address, stop: Some(stop), thread: Some(thread) })
     }
 
     /// `page at http://..`
@@ -111,14 +153,22 @@ impl LivePage {
 
     /// The run says itself how far it is.
     pub fn observe(&self, snapshots: Snapshots) {
-        *locked(&self.run.snapshots) = Some(snapshots);
+        self.set(Some(&snapshots));
+    }
+
+    fn set(&self, said: Option<&Snapshots>) {
+        for run in &self.runs {
+            if let ShownOrigin::Folder(snapshots) = &run.origin {
+                *locked(snapshots) = said.cloned();
+            }
+        }
     }
 }
 
 impl Drop for LivePage {
     /// Those who look on get the end of the run.
     fn drop(&mut self) {
-        *locked(&self.run.snapshots) = None;
+        self.set(None);
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             drop(thread.join());
@@ -132,7 +182,7 @@ pub fn page(args: &PageArgs) -> Result<ExitCode, Failed> {
     let listener = listen(&args.listen)?;
     let address = listener.local_addr().map_err(|error| Failed::new(ExitCode::TryAgain, error))?;
     stderr::say_line(&format!("{} (Ctrl-C ends it)", in_words(address)));
-    let runs = folders.iter().map(|folder| ShownRun::new(folder)).collect();
+    let runs = folders.iter().map(|folder| ShownRun::of_folder(folder)).collect();
     let stop = async {
         match Signals::caught() {
             Ok(mut signals) => signals.next().await,
@@ -171,7 +221,8 @@ fn in_words(address: SocketAddr) -> String {
     format!("page at http://{address}/{readers}")
 }
 
-fn listen(address: &str) -> Result<std::net::TcpListener, Failed> {
+/// At an address for pages.
+pub fn listen(address: &str) -> Result<std::net::TcpListener, Failed> {
     let listener = std::net::TcpListener::bind(address).and_then(|listener| {
         listener.set_nonblocking(true)?;
         Ok(listener)
@@ -193,25 +244,25 @@ fn serve(
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
     let served = runtime.block_on(async {
-        let runs = ShownRuns { runs: Arc::new(runs), is_loopback };
-        let looks: Vec<_> = runs.runs.iter().map(|run| tokio::spawn(look_on(Arc::clone(run)))).collect();
+        let runs = Arc::new(runs);
+        let looks: Vec<_> = runs.iter().map(|run| tokio::spawn(look_on(Arc::clone(run)))).collect();
         let routes = Router::new()
             .route("/", get(first_page))
-            .route("/events", get(|runs, headers| events(runs, PathPart(0), headers)))
+            .route("/events", get(|runs| events(runs, PathPart(0))))
             .route("/run/{n}/", get(page_of))
             .route("/run/{n}/events", get(events))
-            .with_state(runs.clone());
+            .with_state(Arc::clone(&runs));
+        let routes = if is_loopback { routes.layer(from_fn(this_machine_alone)) } else { routes };
         let server = axum::serve(TcpListener::from_std(listener)?, routes);
         tokio::select! {
             ended = server => return ended,
             () = stop => {}
         }
         looks.iter().for_each(tokio::task::JoinHandle::abort);
-        let last: Vec<_> =
-            runs.runs.iter().filter(|run| run.parts.receiver_count() > 0).map(Arc::clone).collect();
+        let last: Vec<_> = runs.iter().filter(|run| run.is_shown()).map(Arc::clone).collect();
         let said = tokio::task::spawn_blocking(move || last.iter().for_each(|run| run.look()));
         drop(tokio::time::timeout(PATIENCE, said).await);
-        if runs.runs.iter().any(|run| run.parts.receiver_count() > 0) {
+        if runs.iter().any(|run| run.is_shown()) {
             tokio::time::sleep(TO_BE_SENT).await;
         }
         Ok(())
@@ -220,11 +271,12 @@ fn serve(
     served
 }
 
-/// Reads the output folder of a run again and again while a browser shows its page.
+/// Reads what a run has written again and again while a browser shows its page.
 async fn look_on(run: Arc<ShownRun>) {
     loop {
         let began = Instant::now();
-        if run.parts.receiver_count() > 0 {
+        run.note();
+        if run.is_shown() {
             let run = Arc::clone(&run);
             drop(tokio::task::spawn_blocking(move || run.look()).await);
         }
@@ -232,41 +284,31 @@ async fn look_on(run: Arc<ShownRun>) {
     }
 }
 
-impl ShownRuns {
-    fn refuses(&self, headers: &HeaderMap) -> bool {
-        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-        let name = host.parse::<SocketAddr>().map(|address| address.ip().to_string());
-        let name = name.unwrap_or_else(|_| host.split(':').next().unwrap_or_default().to_owned());
-        self.is_loopback && name != "localhost" && name.parse::<IpAddr>().is_err()
+/// Only this machine can ask, by its address or as `localhost`: a page of another host that has its name lead here is refused.
+async fn this_machine_alone(request: Request, next: Next) -> Response {
+    match names_this_machine(request.headers(), request.uri()) {
+        true => next.run(request).await,
+        false => StatusCode::FORBIDDEN.into_response(),
     }
 }
 
-async fn first_page(runs: State<ShownRuns>, headers: HeaderMap) -> Response {
-    if runs.runs.len() == 1 {
-        return page_of(runs, PathPart(0), headers).await;
-    }
-    if runs.refuses(&headers) {
-        return StatusCode::FORBIDDEN.into_response();
+async fn first_page(runs: State<ShownRuns>) -> Response {
+    if runs.len() == 1 {
+        return page_of(runs, PathPart(0)).await;
     }
     let list = tokio::task::spawn_blocking(move || {
-        let read = runs
-            .runs
-            .iter()
-            .enumerate()
-            .map(|(n, run)| (format!("run/{n}/"), run.folder.clone(), run.read().ok()));
+        let read =
+            runs.iter().enumerate().map(|(n, run)| (format!("run/{n}/"), run.name.clone(), run.read().ok()));
         orchestra_report::list_page(read.collect())
     });
     answer(list.await.ok())
 }
 
-async fn page_of(runs: State<ShownRuns>, PathPart(n): PathPart<usize>, headers: HeaderMap) -> Response {
-    if runs.refuses(&headers) {
-        return StatusCode::FORBIDDEN.into_response();
-    }
-    let Some(run) = runs.runs.get(n).cloned() else { return StatusCode::NOT_FOUND.into_response() };
+async fn page_of(runs: State<ShownRuns>, PathPart(n): PathPart<usize>) -> Response {
+    let Some(run) = runs.get(n).cloned() else { return StatusCode::NOT_FOUND.into_response() };
     let page = tokio::task::spawn_blocking(move || match run.read() {
         Ok(report) => orchestra_report::live_page(&report),
-        Err(_) => orchestra_report::live_page(&orchestra_report::RunReport::default()),
+        Err(_) => orchestra_report::live_page(&RunReport::default()),
     });
     answer(page.await.ok())
 }
@@ -279,11 +321,8 @@ fn answer(page: Option<String>) -> Response {
 }
 
 /// What changes of a page, part by part, until the run or the browser is gone.
-async fn events(runs: State<ShownRuns>, PathPart(n): PathPart<usize>, headers: HeaderMap) -> Response {
-    if runs.refuses(&headers) {
-        return StatusCode::FORBIDDEN.into_response();
-    }
-    let Some(run) = runs.runs.get(n) else { return StatusCode::NOT_FOUND.into_response() };
+async fn events(runs: State<ShownRuns>, PathPart(n): PathPart<usize>) -> Response {
+    let Some(run) = runs.get(n) else { return StatusCode::NOT_FOUND.into_response() };
     let known = (run.parts.subscribe(), Arc::<PageParts>::default());
     let events = stream::unfold(known, |(mut parts, known)| async move {
         parts.changed().await.ok()?;

@@ -1,4 +1,4 @@
-//! `orchestra report`: a run as one page in a file of its own. Reads the output folder, and writes nothing but the page.
+//! `orchestra report`: a run as one page, or as a trace, in a file of its own. Reads the output folder, and writes nothing but that file.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -7,16 +7,24 @@ use std::path::Path;
 use anyhow::{Context as _, anyhow};
 
 use orchestra_launch::{COMPARED_PAGE, Plan, REPORT_PAGE};
-use orchestra_report::{RunReport, compare, compared_page, page, read};
+use orchestra_report::{RunReport, compare, compared_page, page, read, trace};
 
 use crate::args::{ReportArgs, Verbosity};
 use crate::exit_code::ExitCode;
 use crate::{Failed, stderr, stdout};
 
+/// What the files begin with that are replaced.
+const BEGIN_OF_PAGE: &[u8] = b"<!DOCTYPE html>";
+const BEGIN_OF_TRACE: &[u8] = b"\x1f\x8b";
+
 pub fn report(args: &ReportArgs, verbosity: Verbosity) -> Result<ExitCode, Failed> {
     let runs = args.outputs.iter().map(|output| read(output)).collect::<Result<Vec<RunReport>, _>>();
     let runs = runs.map_err(|error| Failed::new(ExitCode::Usage, error))?;
     let (html, beside) = match &runs[..] {
+        [_, _] if args.perfetto.is_some() => {
+            let why = anyhow!("--perfetto is for one run: name one output folder");
+            return Err(Failed::new(ExitCode::Usage, why));
+        }
         [a, b] if args.json => return stdout::print_json(&compare(a, b)),
         [a, b] => (compared_page(&compare(a, b)), args.outputs[1].join(COMPARED_PAGE)),
         _ if args.json => {
@@ -25,10 +33,17 @@ pub fn report(args: &ReportArgs, verbosity: Verbosity) -> Result<ExitCode, Faile
             );
             return Err(Failed::new(ExitCode::Usage, why));
         }
-        [run, ..] => (page(run), args.outputs[0].join(REPORT_PAGE)),
-        [] => return Err(Failed::new(ExitCode::Usage, anyhow!("name an output folder"))),
+        [run] => match &args.perfetto {
+            Some(path) => {
+                let trace = trace(run).map_err(|error| Failed::new(ExitCode::TryAgain, error))?;
+                write(path, &trace, BEGIN_OF_TRACE, verbosity)?;
+                return Ok(ExitCode::Done);
+            }
+            None => (page(run), args.outputs[0].join(REPORT_PAGE)),
+        },
+        _ => return Err(Failed::new(ExitCode::Usage, anyhow!("name an output folder, or two"))),
     };
-    write(&args.page.clone().unwrap_or(beside), &html, verbosity)?;
+    write(&args.page.clone().unwrap_or(beside), html.as_bytes(), BEGIN_OF_PAGE, verbosity)?;
     Ok(ExitCode::Done)
 }
 
@@ -40,18 +55,19 @@ pub fn at_the_end(is_asked: bool, plan: &Plan, verbosity: Verbosity) {
     }
     let output = &plan.output;
     let read = read(output).map_err(|error| Failed::new(ExitCode::TryAgain, error));
-    let written = read.and_then(|run| write(&output.join(REPORT_PAGE), &page(&run), verbosity));
+    let written = read
+        .and_then(|run| write(&output.join(REPORT_PAGE), page(&run).as_bytes(), BEGIN_OF_PAGE, verbosity));
     if let Err(Failed { error: Some(error), .. }) = written {
         stderr::say_line(&format!("warning: the page of the run is not written: {error:#}"));
     }
 }
 
-fn write(path: &Path, html: &str, verbosity: Verbosity) -> Result<(), Failed> {
-    if let Some(other) = other_content(path) {
+fn write(path: &Path, bytes: &[u8], begin: &[u8], verbosity: Verbosity) -> Result<(), Failed> {
+    if let Some(other) = other_content(path, begin) {
         return Err(Failed::new(ExitCode::Usage, other));
     }
-    orchestra_launch::write_atomic(path, html.as_bytes())
-        .with_context(|| format!("cannot write the page `{}`", path.display()))
+    orchestra_launch::write_atomic(path, bytes)
+        .with_context(|| format!("cannot write `{}`", path.display()))
         .map_err(|error| Failed::new(ExitCode::TryAgain, error))?;
     if !verbosity.quiet {
         stderr::say_line(&format!("wrote {}", path.display()));
@@ -59,11 +75,11 @@ fn write(path: &Path, html: &str, verbosity: Verbosity) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Why a file that is there is not replaced: only a page is.
-fn other_content(path: &Path) -> Option<anyhow::Error> {
-    const BEGIN: &[u8] = b"<!DOCTYPE html>";
-    let mut begin = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(BEGIN.len() as u64).read_to_end(&mut begin));
-    let is_other = read.is_ok() && !begin.is_empty() && begin != BEGIN;
-    is_other.then(|| anyhow!("`{}` is there and is no page: name another file with `-o`", path.display()))
+/// Why a file that is there is not replaced: only one of the same kind is.
+fn other_content(path: &Path, begin: &[u8]) -> Option<anyhow::Error> {
+    let mut found = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(begin.len() as u64).read_to_end(&mut found));
+    let is_other = read.is_ok() && !found.is_empty() && found != begin;
+    let what = if begin == BEGIN_OF_PAGE { "page" } else { "trace" };
+    is_other.then(|| anyhow!("`{}` is there and is no {what}: name another file", path.display()))
 }

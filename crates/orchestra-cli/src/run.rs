@@ -108,7 +108,7 @@ fn asked(args: &RunArgs) -> Earlier {
 
 /// Serves the page of the run, where that was asked for.
 fn live_page(args: &RunArgs, plan: &Plan, notices: Notices) -> Result<Option<LivePage>, Failed> {
-    let page = args.page.as_deref().map(|address| LivePage::start(address, &plan.output)).transpose()?;
+    let page = args.page.as_deref().map(|address| LivePage::of_run(address, &plan.output)).transpose()?;
     if let Some(page) = &page {
         notices.say(&page.in_words());
     }

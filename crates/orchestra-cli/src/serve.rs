@@ -20,6 +20,7 @@ use self::listen::{Listening, Spoken};
 use crate::Failed;
 use crate::args::{ServeArgs, Verbosity};
 use crate::exit_code::ExitCode;
+use crate::live_page::{self, LivePage, StatusOf};
 use crate::signals::Signals;
 use crate::stderr;
 use crate::surroundings::Surroundings;
@@ -62,17 +63,20 @@ async fn answer_until_told(
         Listening::at(address).await.map_err(|error| Failed::new(ExitCode::TryAgain, error))
     };
     let (http, grpc) = (listen(&settings.http).await?, listen(&settings.grpc).await?);
+    let page = args.page.as_deref().map(live_page::listen).transpose()?;
     let addresses = format!("{}, gRPC at {}", http.url(), grpc.address);
     let service = tokio::select! {
         service = start(args, workflow, &settings, token, tracer) => service?,
         () = signals.next() => return Ok(ExitCode::Done),
     };
+    let page = page.map(|page| live_page(page, &service)).transpose()?;
     let (stop, stopped) = watch::channel(());
     let within = settings.read_timeout;
     let mut http = tokio::spawn(http.serve(Spoken::Http1, service.http(), within, stopped.clone()));
     let mut grpc = tokio::spawn(grpc.serve(Spoken::Http2, service.grpc(), within, stopped));
     if !verbosity.quiet {
         let names = service.names().join("`, `");
+        page.iter().for_each(|page| stderr::say_line(&page.in_words()));
         stderr::say_line(&format!("serving `{names}`: {addresses}"));
     }
     loop {
@@ -99,6 +103,15 @@ async fn answer_until_told(
         () = signals.next() => {}
     }
     Ok(ExitCode::Done)
+}
+
+/// The page of what is served.
+fn live_page(listener: std::net::TcpListener, service: &Service) -> Result<LivePage, Failed> {
+    let status = |name: &str| -> Box<StatusOf> {
+        let (service, name) = (service.clone(), name.to_owned());
+        Box::new(move || serde_json::from_value(service.status(&name)?.json()).ok())
+    };
+    LivePage::of_services(listener, service.names().into_iter().map(|name| (name, status(name))))
 }
 
 /// The end of a listener that was not stopped.

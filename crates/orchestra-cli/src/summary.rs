@@ -292,7 +292,10 @@ digits finished: 10,000 items read, 10,000 done, 0 failed
         let busy = "`run`: its 1 worker was busy 97 %, and 50 % of the cores were idle";
         let helps = format!("set by {busy}; --set models.digits.workers=2 helps");
         assert_eq!(of(Bottleneck::Inference, &["models.digits.workers=2"]), helps);
-        assert_eq!(of(Bottleneck::Inference, &[]), format!("set by {busy}"));
+        assert_eq!(
+            of(Bottleneck::Inference, &[]),
+            format!("set by {busy}; a faster model or script helps, or more cores or devices")
+        );
         let no_part = format!("set by no part alone; the busiest was {busy}");
         assert_eq!(of(Bottleneck::Handover, &[]), no_part);
     }
@@ -321,6 +324,7 @@ digits finished: 10,000 items read, 10,000 done, 0 failed
                     kind: "model".into(),
                     error: error.into(),
                     item: "a.png".into(),
+                    first: Vec::new(),
                 })
                 .into(),
             ..report()

@@ -1,5 +1,6 @@
 //! Failures of items grouped by their cause: the same stage, the same kind and the same text, but for what differs from item to item. Reads no file.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
@@ -8,6 +9,24 @@ use serde::{Deserialize, Serialize};
 const MOST_CAUSES: usize = 1000;
 /// Bytes of a text that causes are told apart by.
 const COMPARED_BYTES: usize = 512;
+/// Items of a cause that are known by their numbers.
+const FIRST_ITEMS: usize = 4;
+
+/// A line of `failures.jsonl`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct RecordedFailure<'a> {
+    #[serde(borrow)]
+    pub item: Cow<'a, str>,
+    pub index: u64,
+    #[serde(borrow)]
+    pub source: Cow<'a, str>,
+    #[serde(borrow)]
+    pub stage: Cow<'a, str>,
+    #[serde(borrow)]
+    pub kind: Cow<'a, str>,
+    #[serde(borrow)]
+    pub error: Cow<'a, str>,
+}
 
 /// Failures that have one cause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +40,9 @@ pub struct FailureCause {
     pub error: String,
     /// The name of the first of them.
     pub item: String,
+    /// The first of them: source, number and name. Not part of what is written.
+    #[serde(skip)]
+    pub first: Vec<(String, u64, String)>,
 }
 
 /// The causes of failures, as they come.
@@ -32,20 +54,28 @@ pub struct FailureCauses {
 }
 
 impl FailureCauses {
-    pub fn add(&mut self, stage: &str, kind: &str, error: &str, item: &str) {
-        let key = [stage.to_owned(), kind.to_owned(), same_for_all(error, item)];
-        if let Some(at) = self.by_key.get(&key) {
-            self.causes[*at].items += 1;
-            return;
+    pub fn add(&mut self, line: &RecordedFailure<'_>) {
+        let RecordedFailure { item, index, source, stage, kind, error } = line;
+        let text = |text: &Cow<'_, str>| text.clone().into_owned();
+        let key = [text(stage), text(kind), same_for_all(error, item)];
+        let at = match self.by_key.get(&key) {
+            Some(at) => *at,
+            None if self.causes.len() == MOST_CAUSES => {
+                self.others += 1;
+                return;
+            }
+            None => {
+                let (stage, kind, error, item) = (text(stage), text(kind), text(error), text(item));
+                self.by_key.insert(key, self.causes.len());
+                self.causes.push(FailureCause { items: 0, stage, kind, error, item, first: Vec::new() });
+                self.causes.len() - 1
+            }
+        };
+        let cause = &mut self.causes[at];
+        cause.items += 1;
+        if cause.first.len() < FIRST_ITEMS {
+            cause.first.push((text(source), *index, text(item)));
         }
-        if self.causes.len() == MOST_CAUSES {
-            self.others += 1;
-            return;
-        }
-        self.by_key.insert(key, self.causes.len());
-        let text = str::to_owned;
-        let (stage, kind, error, item) = (text(stage), text(kind), text(error), text(item));
-        self.causes.push(FailureCause { items: 1, stage, kind, error, item });
     }
 
     /// All causes, the commonest first, and how many items have failed for further ones.
@@ -162,21 +192,31 @@ mod tests {
 
     #[test]
     fn causes_are_counted_with_an_example_and_their_number_is_bounded() {
+        let line = |stage: &'static str, error: String, item: String, index| RecordedFailure {
+            item: item.into(),
+            index,
+            source: "s".into(),
+            stage: stage.into(),
+            kind: "model".into(),
+            error: error.into(),
+        };
         let mut causes = FailureCauses::default();
-        causes.add("read", "read", "no such file", "a");
-        (0..3).for_each(|n| causes.add("f", "model", &format!("row {n} is bad"), &format!("item {n}")));
-        causes.add("g", "model", "row 1 is bad", "b");
+        causes.add(&line("read", "no such file".into(), "a".into(), 0));
+        (0..7).for_each(|n| causes.add(&line("f", format!("row {n} is bad"), format!("item {n}"), n)));
+        causes.add(&line("g", "row 1 is bad".into(), "b".into(), 0));
         let (found, others) = causes.commonest_first();
         let counted: Vec<_> = found
             .iter()
             .map(|cause| (cause.items, &cause.stage[..], &cause.error[..], &cause.item[..]))
             .collect();
-        assert_eq!(counted[0], (3, "f", "row 0 is bad", "item 0"));
+        assert_eq!(counted[0], (7, "f", "row 0 is bad", "item 0"));
+        let first: Vec<_> = (0..4).map(|n| ("s".to_owned(), n, format!("item {n}"))).collect();
+        assert_eq!(found[0].first, first);
         assert_eq!((counted.len(), others), (3, 0));
 
         let mut many = FailureCauses::default();
         let word = |n: usize| n.to_string().bytes().map(|b| char::from(b - b'0' + b'a')).collect::<String>();
-        (0..MOST_CAUSES + 7).for_each(|n| many.add("f", "model", &word(n), "i"));
+        (0..MOST_CAUSES + 7).for_each(|n| many.add(&line("f", word(n), "i".into(), 0)));
         let (found, others) = many.commonest_first();
         assert_eq!((found.len(), others), (MOST_CAUSES, 7));
     }

@@ -6,9 +6,11 @@ pub mod human;
 mod compare;
 mod gather;
 mod page;
+mod trace;
 mod words;
 
 pub use compare::{ComparedFact, RunComparison, compare};
-pub use gather::{ReadError, RunReport, read, read_live};
+pub use gather::{ReadError, RunHistory, RunReport, read, read_live};
 pub use page::{compared_page, list_page, live_page, page, parts};
+pub use trace::trace;
 pub use words::{pace_in_words, shell_word};

@@ -29,7 +29,9 @@ pub fn pace_in_words(report: &RunStatus) -> Option<String> {
     let set = set.iter().map(|set| format!(" --set {}", shell_word(set))).collect::<String>();
     Some(match (report.bottleneck, busiest) {
         (Bottleneck::Unknown, _) => return None,
-        (Bottleneck::Inference, Some(busiest)) if set.is_empty() => format!("set by {busiest}"),
+        (Bottleneck::Inference, Some(busiest)) if set.is_empty() => {
+            format!("set by {busiest}; a faster model or script helps, or more cores or devices")
+        }
         (Bottleneck::Inference, Some(busiest)) => format!("set by {busiest};{set} helps"),
         (Bottleneck::Handover, Some(busiest)) => {
             format!("set by no part alone; the busiest was {busiest}")

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use orchestra::{Flow, FlowBuilder, Model, ModelBuilder, StartError, Tensors};
+use orchestra::{Flow, FlowBuilder, Model, ModelBuilder, StartError, Status, Tensors};
 
 use crate::call::{Call, NamedData, WantedOutput};
 use crate::datatype::Datatype;
@@ -176,6 +176,11 @@ impl Entry {
         })
     }
 
+    /// `None` while it is not loaded.
+    pub fn status(&self) -> Option<Status> {
+        self.loaded().ok().map(|loaded| loaded.served.status())
+    }
+
     pub fn statistics(&self) -> ModelStatistics {
         let batches = self.loaded().map_or(0, |loaded| loaded.served.batches());
         ModelStatistics {
@@ -258,13 +263,16 @@ impl ModelOrGraph {
         }
     }
 
-    /// How many batches its workers have run.
-    fn batches(&self) -> u64 {
-        let status = match self {
+    fn status(&self) -> Status {
+        match self {
             ModelOrGraph::Model(model) => model.status(),
             ModelOrGraph::Graph(flow) => flow.status(),
-        };
-        let status = status.json();
+        }
+    }
+
+    /// How many batches its workers have run.
+    fn batches(&self) -> u64 {
+        let status = self.status().json();
         let devices = status["devices"].as_array().into_iter().flatten();
         devices.filter_map(|device| device["batches"].as_u64()).sum()
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use futures::future::join_all;
-use orchestra::{FlowBuilder, ModelBuilder, StartError};
+use orchestra::{FlowBuilder, ModelBuilder, StartError, Status};
 
 use crate::call::Call;
 use crate::error::{ErrorKind, ServeError};
@@ -116,6 +116,12 @@ impl Service {
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
         self.0.entries.iter().map(|entry| &*entry.name).collect()
+    }
+
+    /// How far one of them is; `None` while it is not loaded.
+    #[must_use]
+    pub fn status(&self, name: &str) -> Option<Status> {
+        self.0.entries.iter().find(|entry| entry.name == name)?.status()
     }
 
     /// Reads all files again, and replaces what runs: no request fails for that. What does not start anew goes on as it is.

@@ -19,6 +19,9 @@ pub struct ReportArgs {
     /// Print what differs between two runs as JSON, and write no page
     #[arg(long, conflicts_with = "page")]
     pub json: bool,
+    /// Write the run as a trace for <https://ui.perfetto.dev> (JSON, compressed by gzip) to this file, and no page
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["page", "json"])]
+    pub perfetto: Option<PathBuf>,
 }
 
 /// `orchestra page`

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use orchestra_launch::{HistoryEvent, PlannedRun, RunStatus, WorkerId, each_history_line};
+use orchestra_machine::MachineUse;
 
 /// Workers that are told apart; of more only those are kept that did not end as asked.
 const MOST_WORKERS: usize = 4000;
@@ -116,6 +117,24 @@ impl RunHistory {
             history.workers.truncate(MOST_WORKERS);
         }
         Ok(history)
+    }
+
+    /// Notes a status of what goes on, which has no file. Of more than are kept, every other one goes.
+    pub fn note(&mut self, at: f64, status: RunStatus) {
+        if self.starts.is_empty() {
+            self.starts.push(RunStart { at, ..RunStart::default() });
+        }
+        self.starts[0].until = at;
+        if self.moments.len() >= MOST_MOMENTS {
+            let mut n = 0;
+            self.moments.retain(|_| {
+                n += 1;
+                n % 2 == 0
+            });
+        }
+        let machine = MachineUse::read("/".as_ref());
+        let machine = Some((machine.cpu_seconds, machine.memory_used));
+        self.moments.push(Moment { at, start: 0, machine, status });
     }
 
     /// The last start has no end: it runs, or was killed.

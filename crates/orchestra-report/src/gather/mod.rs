@@ -22,7 +22,7 @@ use crate::words::shell_word;
 pub use curves::CurvePlot;
 pub use failures::FailedGroup;
 use history::place_in_plan;
-pub use history::{Moment, RunHistory};
+pub use history::{Moment, RunHistory, WorkerLife};
 pub use pictures::{PictureFinder, Thumbnail};
 pub use results::{LabelledBox, SinkSamples};
 pub use tasks::{Attempt, Attempts};
@@ -48,6 +48,8 @@ pub struct RunReport {
     pub is_ended: bool,
     /// It says itself that it goes on.
     pub is_running: bool,
+    /// It answers requests: it has no output folder, and its items are those of requests.
+    pub is_service: bool,
     pub plan: PlannedRun,
     pub history: RunHistory,
     pub attempts: Attempts,
@@ -134,11 +136,18 @@ pub fn read_live(folder: &Path, now: Option<RunStatus>) -> Result<RunReport, Rea
 }
 
 impl RunReport {
+    /// Of a model or a graph that answers requests.
+    pub fn of_service(name: &str, history: RunHistory) -> Self {
+        let status = history.moments.last().map_or_else(RunStatus::default, |moment| moment.status.clone());
+        let status = RunStatus { workflow: name.to_owned(), ..status };
+        Self { status, history, is_running: true, is_service: true, ..Self::default() }
+    }
+
     fn read_parts(&mut self, folder: &Path) -> io::Result<()> {
         self.attempts = Attempts::read(folder, &self.status.tasks, &self.plan)?;
         let mut pictures = PictureFinder::new(folder, self.attempts.rows.len() > MANY_ATTEMPTS);
         self.curves = curves::read(folder, &self.status.tasks, &mut self.left_out);
-        self.failures = failures::read(folder, &mut pictures)?;
+        self.failures = failures::read(folder, &mut pictures);
         self.samples = results::read(folder, &self.status.outputs, &mut pictures);
         self.left_out.extend(self.attempts.left_out());
         self.left_out.extend(pictures.left_out());

@@ -36,6 +36,9 @@ pub fn verdict(report: &RunReport) -> Markup {
         _ => "bad",
     };
     let of_items = match (items.total.unwrap_or(items.listed), items.done, items.failed) {
+        (_, done, failed) if report.is_service => {
+            format!("Of its items, {} are done, {} failed.", count(done), count(failed))
+        }
         (0, 0, 0) => String::new(),
         (all, done, 0) if done == all => format!("All {} are done.", counted(all, "item", "items")),
         (all, done, failed) => {
@@ -70,7 +73,7 @@ pub fn verdict(report: &RunReport) -> Markup {
     };
     html! {
         p.verdict.(class) {
-            strong { "The run " (said(report)) "." } " " (of_items) " " (of_tasks)
+            strong { (if report.is_service { "The service" } else { "The run" }) " " (said(report)) "." } " " (of_items) " " (of_tasks)
         }
         p.facts {
             "Started " (began(report)) " UTC"

@@ -129,7 +129,7 @@ pub fn compared_page(comparison: &RunComparison) -> String {
 fn sections(report: &RunReport) -> [Section; 13] {
     let section = |id, title, body| Section { id, title, body };
     [
-        section("account", "Account", Some(account::account(report))),
+        section("account", "Account", (!report.is_service).then(|| account::account(report))),
         section("pace", "What set the pace", pace::pace(report)),
         section("timeline", "Timeline", timeline::timeline(report)),
         section("rates", "Rates and queues", measures::rates(report)),
@@ -140,8 +140,12 @@ fn sections(report: &RunReport) -> [Section; 13] {
         section("failures", "Failures", results::failures(report)),
         section("results", "First results", results::results(report)),
         section("graph", "The graph", graph::graph(report)),
-        section("settings", "Settings and versions", Some(settings::settings(report))),
-        section("next", "How to go on", Some(settings::next(report))),
+        section(
+            "settings",
+            "Settings and versions",
+            (!report.is_service).then(|| settings::settings(report)),
+        ),
+        section("next", "How to go on", (!report.is_service).then(|| settings::next(report))),
     ]
 }
 
@@ -149,7 +153,7 @@ fn end(report: &RunReport, sections: &[Section]) -> Markup {
     let missing: Vec<&str> =
         sections.iter().filter(|section| section.body.is_none()).map(|section| section.title).collect();
     html! {
-            @if !missing.is_empty() {
+            @if !missing.is_empty() && !report.is_service {
                 p { "Not shown, because this run has nothing for them: " (missing.join(", ")) "." }
             }
             @for sentence in &report.left_out { p { (sentence) } }

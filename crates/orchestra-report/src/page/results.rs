@@ -1,13 +1,14 @@
 //! Failures by their causes, and the first results to look at.
 
 use maud::{Markup, html};
+use orchestra_core::FailureKind;
 
 use crate::gather::{LabelledBox, RunReport, SinkSamples, Thumbnail};
 use crate::human::{count, counted};
 
 pub fn failures(report: &RunReport) -> Option<Markup> {
     let failed = report.status.items.failed;
-    if failed == 0 && report.failures.is_empty() {
+    if report.failures.is_empty() && (failed == 0 || report.is_service) {
         return None;
     }
     let shown: u64 = report.failures.iter().map(|group| group.cause.items).sum();
@@ -30,18 +31,24 @@ pub fn failures(report: &RunReport) -> Option<Markup> {
 }
 
 /// A kind of failure, and what it means.
-fn kind(kind: &str) -> String {
-    let meaning = match kind {
-        "load" => "it could not be read",
-        "decode" => "it could not be decoded",
-        "model" => "the model or the stage reported an error for it",
-        "crash" => "it crashed its worker, alone",
-        "timeout" => "it took longer than it may",
-        "out_of_memory" => "it does not fit into memory, even alone",
-        "result" => "its result could not be written as a record",
-        _ => return kind.to_owned(),
+fn kind(name: &str) -> String {
+    let Some(kind) = FailureKind::ALL.into_iter().find(|kind| kind.as_str() == name) else {
+        return name.to_owned();
     };
-    format!("{} – {meaning}", kind.replace('_', " "))
+    let meaning = match kind {
+        FailureKind::Read => "it could not be opened or read",
+        FailureKind::Unreachable => "what holds it did not answer",
+        FailureKind::Decode => "it could not be decoded",
+        FailureKind::TooLarge => "it is larger than `limits` allows",
+        FailureKind::Model => "the model or the stage reported an error for it",
+        FailureKind::Crash => {
+            "it killed each worker that ran it, also alone; `logs/` has what they wrote last"
+        }
+        FailureKind::Timeout => "it took longer than `limits.item_timeout` or `limits.batch_timeout` allows",
+        FailureKind::OutOfMemory => "it does not fit into memory, even alone",
+        FailureKind::Result => "its result could not be written as a record",
+    };
+    format!("{} – {meaning}", name.replace('_', " "))
 }
 
 pub fn results(report: &RunReport) -> Option<Markup> {

@@ -1,6 +1,8 @@
 //! The page of a run, from output folders that are written by hand: what is in it, that no text becomes markup, and how large it is.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
+mod trace;
+
 use std::fs;
 use std::path::Path;
 

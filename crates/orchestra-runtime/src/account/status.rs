@@ -1,7 +1,6 @@
 //! How far a run is: what the progress, `bench` and tests look at while it goes on, and what `run.json` says at its end. Field names are part of
 //! the contract with users; what is not written is known while the run goes on alone.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -342,23 +341,10 @@ fn is_none(n: &u64) -> bool {
 
 /// Why items have failed, as far as `failures.jsonl` of an output folder says, the commonest cause first.
 pub fn failure_causes(output: &Path) -> Vec<FailureCause> {
-    #[derive(Deserialize)]
-    struct RecordedFailure<'a> {
-        #[serde(borrow)]
-        item: Cow<'a, str>,
-        #[serde(borrow)]
-        stage: Cow<'a, str>,
-        #[serde(borrow)]
-        kind: Cow<'a, str>,
-        #[serde(borrow)]
-        error: Cow<'a, str>,
-    }
     let mut causes = FailureCauses::default();
     let read = each_record(&output.join(FAILURE_RECORDS), |_, line, _| {
         // A line that is none is told by `orchestra verify`.
-        if let Ok(RecordedFailure { item, stage, kind, error }) = serde_json::from_slice(line) {
-            causes.add(&stage, &kind, &error, &item);
-        }
+        serde_json::from_slice(line).iter().for_each(|line| causes.add(line));
         Ok::<_, io::Error>(())
     });
     if let Err(error) = read {

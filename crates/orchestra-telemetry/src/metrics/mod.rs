@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex};
 
 pub use names::{Instrument, InstrumentKind};
 pub use reading::{Buckets, MetricValue, Point, Reading};
+pub use server::names_this_machine;
 pub use settings::page_address;
 
 #[doc(hidden)]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -135,11 +135,12 @@ async fn answer(
     connection.serve_connection(TokioIo::new(client), service_fn(answer)).await
 }
 
-/// Whether the request names an address, or this machine. A page that serves this machine alone is asked so; under any other name it is asked by a
+/// Whether the host of a request is an address, or this machine. A page that serves this machine alone is asked so; under any other name it is asked by a
 /// site in a browser here, whose name leads to this address.
-fn names_this_machine<B>(request: &Request<B>) -> bool {
-    let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("?"));
-    let Some(host) = host.or(request.uri().host()) else { return true };
+#[must_use]
+pub fn names_this_machine(headers: &HeaderMap, uri: &Uri) -> bool {
+    let host = headers.get(header::HOST).map(|host| host.to_str().unwrap_or("?"));
+    let Some(host) = host.or(uri.host()) else { return true };
     let name = match host.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => name,
         _ => host,
@@ -152,7 +153,7 @@ fn names_this_machine<B>(request: &Request<B>) -> bool {
 fn page_or_hint(request: &Request<Incoming>, source: &MetricSource, is_local: bool) -> Response<Full<Bytes>> {
     let text = "text/plain; charset=utf-8";
     let (status, kind, body) = match request.uri().path() {
-        _ if is_local && !names_this_machine(request) => {
+        _ if is_local && !names_this_machine(request.headers(), request.uri()) => {
             (StatusCode::FORBIDDEN, text, "this page answers to localhost and to addresses alone\n".into())
         }
         _ if ![Method::GET, Method::HEAD].contains(request.method()) => {
