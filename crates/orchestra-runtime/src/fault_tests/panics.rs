@@ -89,7 +89,7 @@ const PLACES: &str = "\
     runtime/src/flow/uploads/part_objects 1 (its caller joins it); runtime/src/look 1 (its caller joins it); \
     runtime/src/panics 2 what follows a batch; runtime/src/pipeline 2 pipeline, what follows a batch; runtime/src/root 1 root; \
     runtime/src/start 1 (the start waits for it); runtime/src/tasks/actor 4 owner of commands, attempt; runtime/src/tasks/attempt 2 attempt; \
-    runtime/src/tasks/command_watch 1 look at the commands; runtime/src/tasks/keeper_link 1 (the attempt waits for it); store/src/catalog 1 lister; \
+    runtime/src/tasks/command_watch 1 look at the commands; runtime/src/tasks/keeper_link 1 (the attempt waits for it); serve/src/whole_body 1 (its request ends); store/src/catalog 1 lister; \
     telemetry/src/metrics/server 2 (it answers who looks); telemetry/src/traces/export 1 (its caller waits for it); \
     telemetry/src/traces/recorder 1 (nothing but spans is lost); launch/src/lib 1 (the start waits for it); \
     launch/src/program 2 (its caller joins them); orchestra/src/actor 2 (its supervisor is told); orchestra/src/environment 1 (the start waits for it); \
