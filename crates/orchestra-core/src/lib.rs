@@ -35,6 +35,7 @@ mod lock;
 pub mod model_input;
 pub mod model_output;
 mod named_enum;
+pub mod oldest_first;
 pub mod onnx_file;
 pub mod pixel_placement;
 pub mod probing;

@@ -22,6 +22,7 @@ mod deaths;
 mod devices;
 mod measuring;
 mod memory;
+mod order;
 pub(crate) mod panics;
 mod poison;
 mod random;

@@ -184,9 +184,10 @@ impl PipelineState {
         let context = &self.args.context;
         let chain = Chain::new(context, &self.ends, Origin::Stage(stage), &self.targets);
         let downstream = Arc::from(chain.folds());
+        let may_wait = chain.may_wait();
         let args = FoldArgs { context: Arc::clone(context), stage, of, chain, pipeline: me.clone() };
         let fold = Arc::new(FoldStage::new(args));
-        self.targets.folds.push(FoldTarget { stage, fold, way: None, downstream });
+        self.targets.folds.push(FoldTarget { stage, fold, way: None, downstream, may_wait });
     }
 
     async fn build_batch(

@@ -179,6 +179,21 @@ impl Chain {
         chain
     }
 
+    /// Rows may have to wait for room here or behind a fold.
+    pub fn may_wait(&self) -> bool {
+        self.waits() || self.feeds_waiting_fold()
+    }
+
+    /// A thread may have to wait here, for a row of a batch or for room for a picture.
+    pub fn waits(&self) -> bool {
+        self.pictures.is_some()
+            || self.leaves.iter().any(|leaf| matches!(leaf.does, LeafAction::Batch { .. }))
+    }
+
+    pub fn feeds_waiting_fold(&self) -> bool {
+        self.leaves.iter().any(|leaf| matches!(&leaf.does, LeafAction::Fold(fold) if fold.may_wait))
+    }
+
     /// The folds that wait for the rows that enter.
     pub fn folds(&self) -> Vec<FoldTarget> {
         self.folds_of(0..self.leaves.len(), 0)

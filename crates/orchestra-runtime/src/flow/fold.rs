@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use orchestra_core::collect::{Arrival, Collected, Collector};
 use orchestra_core::data::{ItemError, Label, OwnedRow, OwnedValue, Value};
+use orchestra_core::oldest_first::OldestFirst;
 use orchestra_core::shapes::{Fold, MapRuns, RowScope};
 use orchestra_core::{ItemId, StageId, locked};
 use orchestra_plan::{ColumnRef, JoinWay, Origin};
@@ -13,7 +14,7 @@ use ractor::ActorRef;
 use tokio::runtime::Handle;
 
 use super::chain::{Chain, Outcome};
-use super::fold_target::{FoldPart, GatherParts};
+use super::fold_target::{Credit, FoldPart, GatherParts};
 use super::token::{PartPath, Token};
 use crate::actor_threads::waiting_threads;
 use crate::context::RunContext;
@@ -45,8 +46,8 @@ pub enum FoldInput {
 struct FoldState {
     /// By item and the path of the token that the parts are of. Bounded by the items in flight.
     collector: Collector<(ItemId, PartPath), Token, OwnedRow>,
-    /// Tokens all of whose parts are there. Bounded by the items in flight.
-    complete: Vec<(Token, Vec<OwnedRow>)>,
+    /// Tokens all of whose parts are there, by the age of their items. Bounded by the items in flight, and mostly by the slots in front: see `FoldTarget::may_wait`.
+    complete: OldestFirst<Complete>,
     running: usize,
     /// Threads that tell what follows of tokens that have lost a part.
     telling: usize,
@@ -55,6 +56,9 @@ struct FoldState {
     /// What follows has been told that nothing more comes.
     is_over: bool,
 }
+
+/// A token with its parts, and the batch that the last of them came from.
+type Complete = (Token, Vec<OwnedRow>, Option<Credit>);
 
 struct FoldWork {
     args: FoldArgs,
@@ -74,7 +78,7 @@ impl FoldStage {
         };
         let state = FoldState {
             collector: Collector::default(),
-            complete: Vec::new(),
+            complete: OldestFirst::default(),
             running: 0,
             telling: 0,
             feeding,
@@ -122,7 +126,7 @@ impl FoldWork {
     fn collect(&self, state: &mut FoldState, parts: Vec<FoldPart>) -> Vec<Token> {
         let mut lost = Vec::new();
         let stats = self.args.context.stats.stage(self.args.stage);
-        for FoldPart { token, arrival } in parts {
+        for FoldPart { token, arrival, credit } in parts {
             if matches!(arrival, Arrival::Row(_)) {
                 stats.entered.add(1);
             }
@@ -144,7 +148,7 @@ impl FoldWork {
             path.pop();
             let token = Token::new(token.ticket.clone(), share, path);
             match parts {
-                Some(parts) => state.complete.push((token, parts)),
+                Some(parts) => state.complete.push(token.ticket.sequence(), (token, parts, credit)),
                 None => lost.push(token),
             }
         }
@@ -154,19 +158,36 @@ impl FoldWork {
     /// Has what is complete taken through the chain. What follows may have to wait for a free row, which no caller may; and only few threads
     /// wait, because others of the same pool free the rows.
     fn go_on(self: &Arc<Self>, state: &mut FoldState) {
-        if state.complete.is_empty() || state.running >= MOST_RUNNING {
-            return;
+        while state.running < MOST_RUNNING
+            && let Some(first) = self.take(state)
+        {
+            state.running += 1;
+            let work = Arc::clone(self);
+            run_blocking(&self.threads, &self.args.pipeline, "what follows a fold", move || {
+                work.run(first);
+            });
         }
-        let complete = std::mem::take(&mut state.complete);
-        state.running += 1;
-        let work = Arc::clone(self);
-        run_blocking(&self.threads, &self.args.pipeline, "what follows a fold", move || {
-            work.process(complete);
-            let mut state = locked(&work.state);
-            state.running -= 1;
-            work.go_on(&mut state);
-            work.end_if_over(state);
-        });
+    }
+
+    /// The oldest; where nothing has to wait, all that there are.
+    fn take(&self, state: &mut FoldState) -> Option<Vec<Complete>> {
+        let most = if self.args.chain.waits() { 1 } else { usize::MAX };
+        let taken = state.complete.take(most);
+        (!taken.is_empty()).then_some(taken)
+    }
+
+    /// Takes tokens through the chain until none is complete.
+    fn run(&self, first: Vec<Complete>) {
+        let mut next = Some(first);
+        while let Some(complete) = next {
+            self.process(complete);
+            let mut state = locked(&self.state);
+            next = self.take(&mut state);
+            if next.is_none() {
+                state.running -= 1;
+                self.end_if_over(state);
+            }
+        }
     }
 
     /// Tells what follows, once nothing more can come.
@@ -190,12 +211,13 @@ impl FoldWork {
     }
 
     /// Makes the row of each token, and takes it through the chain.
-    fn process(&self, complete: Vec<(Token, Vec<OwnedRow>)>) {
+    fn process(&self, complete: Vec<Complete>) {
         let lock = || locked(&self.runs);
         let chain = &self.args.chain;
         let (mut runs, mut out) = lock().pop().unwrap_or_default();
         let mut left = 0;
-        for (token, parts) in complete {
+        for (token, parts, credit) in complete {
+            out.credit = credit;
             match self.merge(parts) {
                 Ok(Some(row)) => {
                     left += 1;
@@ -213,6 +235,7 @@ impl FoldWork {
         runs.counts.clear();
         // Nothing is linear behind a fold: every end is counted.
         chain.send(&mut out);
+        out.credit = None;
         out.text.clear();
         lock().push((runs, out));
     }

@@ -18,11 +18,16 @@ pub trait GatherParts: Send + Sync {
     fn drained(&self);
 }
 
+/// The slot of a batch, which is free again once this is dropped.
+pub type Credit = Arc<dyn Send + Sync>;
+
 /// A part, or the row of one way of a join, and what became of it.
 pub struct FoldPart {
     /// Whose it is: the last place of its path is that among the parts, or among the ways.
     pub token: Token,
     pub arrival: Arrival<OwnedRow>,
+    /// The batch that it comes from, where [`FoldTarget::may_wait`].
+    pub credit: Option<Credit>,
 }
 
 /// A fold, for what feeds it or must tell it of a part that ends.
@@ -34,6 +39,9 @@ pub struct FoldTarget {
     pub way: Option<Part>,
     /// The folds behind it, which wait for the row that it makes.
     pub downstream: Arc<[FoldTarget]>,
+    /// What follows may have to wait for rows. A batch of untrimmed rows that completes a row here keeps its slot until that row is taken on, so stages in
+    /// front run ahead no further than their slots.
+    pub may_wait: bool,
 }
 
 impl FoldTarget {
@@ -41,7 +49,7 @@ impl FoldTarget {
     pub fn part(&self, token: &Token, path: &[Part], share: Share, arrival: Arrival<OwnedRow>) -> FoldPart {
         let mut path: PartPath = path.into();
         path.extend(self.way);
-        FoldPart { token: Token::new(token.ticket.clone(), share, path), arrival }
+        FoldPart { token: Token::new(token.ticket.clone(), share, path), arrival, credit: None }
     }
 
     /// Whether both are the same input of the same fold, so that one report serves both.

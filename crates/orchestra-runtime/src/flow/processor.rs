@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use super::chain::{Chain, Outcome};
+use super::fold_target::Credit;
 use super::token::Token;
 use crate::actor_threads::waiting_threads;
 use crate::batch::completion::Completion;
@@ -94,6 +95,8 @@ struct ProcessorWork {
     passthrough_columns: Vec<ColumnRef>,
     /// Whether its workers may drop rows.
     drops: bool,
+    /// Folds behind it may keep its slots. Rows of several sizes need theirs: with fewer, batches are sent before they are full.
+    lends_credit: bool,
     /// What threads that have done a batch keep for the next one.
     runs: Mutex<Vec<(MapRuns, Outcome)>>,
     /// Bytes of the records of the last batch.
@@ -109,8 +112,20 @@ impl ProcessorWork {
         let passthrough_columns =
             plan.batch().map_or_else(Vec::new, |batch| batch.passthrough_columns.clone());
         let drops = plan.fan() == FanOut::AtMostOne;
+        let is_trimmed = plan.batch().is_some_and(|batch| batch.trim.is_some());
+        let lends_credit = chain.feeds_waiting_fold() && !is_trimmed;
         let (usual_text, open) = (AtomicUsize::new(0), AtomicUsize::new(1));
-        Self { stage, chain, outputs, passthrough_columns, drops, runs: Mutex::default(), usual_text, open }
+        Self {
+            stage,
+            chain,
+            outputs,
+            passthrough_columns,
+            drops,
+            lends_credit,
+            runs: Mutex::default(),
+            usual_text,
+            open,
+        }
     }
 
     /// The call that closes the last one passes the end on.
@@ -151,6 +166,7 @@ impl ProcessorWork {
         let usual_text = self.usual_text.load(Ordering::Relaxed);
         // A little more than last time, so that most batches fit.
         out.text.reserve(usual_text + usual_text / 16);
+        out.credit = self.lends_credit.then(|| Arc::clone(&batch.slot) as Credit);
         let mut failed_rows = Vec::new();
         let (mut n_rows, mut n_failed, mut n_dropped) = (0, 0, 0);
         let mut rows = batch.rows.first..batch.rows.first + batch.rows.count;
@@ -194,6 +210,7 @@ impl ProcessorWork {
         }
         drop(batch);
         self.chain.send(&mut out);
+        out.credit = None;
         out.text.clear();
         lock().push((runs, out));
     }

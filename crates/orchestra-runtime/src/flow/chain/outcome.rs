@@ -8,7 +8,7 @@ use orchestra_core::{Failure, ItemId};
 use smallvec::SmallVec;
 
 use super::{FoldPart, FoldTarget, Ticket, Token};
-use crate::flow::fold_target::GatherParts;
+use crate::flow::fold_target::{Credit, GatherParts};
 use crate::messages::{RecordTo, RequestOutputs, SingleRecordItems};
 
 #[derive(Default)]
@@ -23,6 +23,8 @@ pub struct Outcome {
     pub outputs: Vec<RequestOutputs>,
     /// Rows that have failed since the last `send`.
     pub n_failed: usize,
+    /// The batch that the rows at hand come from, if folds may keep it: see [`FoldTarget::may_wait`].
+    pub credit: Option<Credit>,
     pub(super) parts: Vec<(Arc<dyn GatherParts>, Vec<FoldPart>)>,
 }
 
@@ -44,7 +46,8 @@ impl Outcome {
         self.ends.push((token.ticket.clone(), End { share, records, failure }));
     }
 
-    pub(super) fn part(&mut self, fold: &FoldTarget, part: FoldPart) {
+    pub(super) fn part(&mut self, fold: &FoldTarget, mut part: FoldPart) {
+        part.credit = self.credit.clone().filter(|_| fold.may_wait);
         match self.parts.iter_mut().find(|(to, _)| Arc::ptr_eq(to, &fold.fold)) {
             Some((_, parts)) => parts.push(part),
             None => self.parts.push((Arc::clone(&fold.fold), vec![part])),
