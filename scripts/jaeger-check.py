@@ -81,15 +81,17 @@ def check_served(program, base, otlp):
     service = {"attributes": [{"key": "service.name", "value": {"stringValue": "client"}}]}
     sent = json.dumps({"resourceSpans": [{"resource": service, "scopeSpans": [{"spans": [span]}]}]}).encode()
     urllib.request.urlopen(urllib.request.Request(otlp + "/v1/traces", sent, {"Content-Type": "application/json"})).read()
-    is_whole = lambda spans: {"ask", "item", "item.infer"} <= {span["name"] for span in spans.values()} and spans
+    is_whole = lambda spans: {"ask", "item", "item.infer", "worker.run", "worker.compute"} <= {span["name"] for span in spans.values()} and spans
     spans = until("it has the request", lambda: is_whole(tree.read(base, trace)))
     [item] = [span for span in spans.values() if span["name"] == "item"]
     assert item["parentSpanId"] == client, item
     [to_batch] = [link for link in item["links"] if tree.attributes(link)["orchestra.link"] == "batch"]
     below = lambda spans, parent: [span["name"] for span in spans.values() if span.get("parentSpanId") == parent]
+    [infer] = [key for key, span in spans.items() if span["name"] == "item.infer"]
+    assert below(spans, infer) == ["worker.run"], spans
     of_batch = until("it has the batch", lambda: (found := tree.read(base, to_batch["traceId"])) and below(found, to_batch["spanId"]) and found)
     assert of_batch[to_batch["spanId"]]["name"] == "batch" and below(of_batch, to_batch["spanId"]) == ["worker.run"], of_batch
-    print("a request is below the span of its client, and linked with its batch, which has its worker below it")
+    print("a request, its batch and its worker are below the span of the client, and linked with the batch of all that were in it")
 
 
 def main(program):

@@ -104,6 +104,7 @@ impl Lab {
             terminal: *level,
             filter: std::env::var("RUST_LOG").ok(),
             color: surroundings.color(),
+            files: None,
             ..LogSettings::default()
         };
         let traces = otlp.map(|otlp| traces(otlp, &plan)).transpose()?.unwrap_or_default();

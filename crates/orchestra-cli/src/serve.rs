@@ -34,6 +34,7 @@ pub fn serve(
         terminal: verbosity.terminal_level(),
         filter: std::env::var("RUST_LOG").ok(),
         color: surroundings.color(),
+        files: None,
         ..LogSettings::default()
     };
     let configured = TelemetryPlan { otlp: args.otlp.clone(), ..TelemetryPlan::default() };

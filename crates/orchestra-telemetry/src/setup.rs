@@ -19,9 +19,9 @@ use crate::traces::{ItemParents, Recorder, SpanExport, SpanReport, TraceSettings
 pub struct LogSettings {
     /// What the terminal shows of our own targets.
     pub terminal: LevelFilter,
-    /// What the files hold of our own targets.
-    pub files: LevelFilter,
-    /// The text of `RUST_LOG`: overrides both.
+    /// What the files hold of our own targets; `None` where there will be none, since lines wait in memory for them.
+    pub files: Option<LevelFilter>,
+    /// The text of `RUST_LOG`: overrides both levels.
     pub filter: Option<String>,
     pub color: bool,
     pub terminal_format: LogFormat,
@@ -32,7 +32,7 @@ impl Default for LogSettings {
     fn default() -> Self {
         Self {
             terminal: LevelFilter::WARN,
-            files: LevelFilter::INFO,
+            files: Some(LevelFilter::INFO),
             filter: None,
             color: false,
             terminal_format: LogFormat::Text,
@@ -61,9 +61,12 @@ impl Telemetry {
         let output = TerminalOutput::new(terminal.clone(), style, logs.terminal_format, limited);
         let to_terminal = LineLayer(move |line: &_| output.write(line));
         let to_terminal = to_terminal.with_filter(log_filter(logs.terminal, user)?);
-        let output = files.clone();
-        let to_files = LineLayer(move |line: &_| output.write(line));
-        let to_files = to_files.with_filter(log_filter(logs.files, user)?);
+        let to_files = logs.files.map(|level| {
+            let output = files.clone();
+            let to_files = LineLayer(move |line: &_| output.write(line));
+            Ok::<_, TelemetryError>(to_files.with_filter(log_filter(level, user)?))
+        });
+        let to_files = to_files.transpose()?;
         let subscriber = Registry::default().with(to_terminal).with(to_files);
         Ok(Self { dispatch: Dispatch::new(subscriber), guard: TelemetryGuard { terminal, files, tracing } })
     }

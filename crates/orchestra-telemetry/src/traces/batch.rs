@@ -45,7 +45,12 @@ pub(super) fn draw(batch: &BatchTrace, run: &RunFacts) {
         span.fail(*kind, error, batch.ended);
     }
     what_followed(batch, &mut span);
-    worker_run(run, batch, &span.context(), error);
+    let mut n = 0;
+    worker_run(run, batch, &span.context(), error, |name, parent, from| {
+        n += 1;
+        let ids = (parent.trace_id(), run.seed.part(About::Batch(number_in_run), n));
+        run.open(name, ids, Some(parent), from)
+    });
     span.end(batch.ended);
 }
 
@@ -69,15 +74,15 @@ fn what_followed(batch: &BatchTrace, span: &mut OpenSpan) {
     }
 }
 
-fn worker_run(
+/// What the worker did, below `parent`: that is the batch, and the request too where a batch has rows of several. `open` opens a span below another.
+pub(super) fn worker_run(
     run: &RunFacts,
     batch: &BatchTrace,
     parent: &SpanContext,
     error: Option<(&'static str, String)>,
+    mut open: impl FnMut(&'static str, &SpanContext, Duration) -> OpenSpan,
 ) {
-    let about = About::Batch(batch.number.number);
-    let ids = |n| (parent.trace_id(), run.seed.part(about, n));
-    let mut span = run.open(span::WORKER_RUN, ids(1), Some(parent), batch.sent);
+    let mut span = open(span::WORKER_RUN, parent, batch.sent);
     span.set(attribute::WORKER, i64::from(batch.worker.0));
     span.add([run.device(batch.device)]);
     span.set(attribute::WORKER_BEGUN, batch.ran.begun.is_some());
@@ -92,8 +97,8 @@ fn worker_run(
         span.fail(kind, &error, ended);
     }
     let context = span.context();
-    for (n, (name, from, to)) in (2..).zip(phases(batch)) {
-        run.open(name, ids(n), Some(&context), from).end(to);
+    for (name, from, to) in phases(batch) {
+        open(name, &context, from).end(to);
     }
     span.end(ended);
 }

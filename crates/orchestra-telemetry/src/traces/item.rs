@@ -30,7 +30,7 @@ pub(super) fn draw(run: &RunFacts, item: &ItemTrace, kept: KeepReason, parent: O
     span.set(attribute::ITEM_INDEX, number(id.index));
     span.set(attribute::ITEM_KEPT, kept.as_str());
     let context = span.context();
-    let mut parts = Parts { run, about, item: &context, n: 0 };
+    let mut parts = Parts { run, about, item: &context, is_request: parent.is_some(), n: 0 };
     parts.loading(item);
     parts.batches(item);
     parts.step(span::ITEM_WRITE, item.handed, item.ended, &[]);
@@ -64,14 +64,20 @@ struct Parts<'a> {
     run: &'a RunFacts,
     about: About,
     item: &'a SpanContext,
+    /// The trace is that of a request, and whoever reads it has not the trace of the run.
+    is_request: bool,
     n: u64,
 }
 
 impl Parts<'_> {
     fn open(&mut self, name: &'static str, from: Duration) -> OpenSpan {
+        self.open_below(name, self.item, from)
+    }
+
+    fn open_below(&mut self, name: &'static str, parent: &SpanContext, from: Duration) -> OpenSpan {
         self.n += 1;
         let ids = (self.item.trace_id(), self.run.seed.part(self.about, self.n));
-        self.run.open(name, ids, Some(self.item), from)
+        self.run.open(name, ids, Some(parent), from)
     }
 
     /// One in which nothing goes wrong.
@@ -129,8 +135,15 @@ impl Parts<'_> {
             let mut span = self.open(span::ITEM_BATCH, batch.sent);
             span.add(which.clone());
             span.link(self.run.batch_context(batch.number.number), "batch");
-            if let (_, Some((kind, error))) = batch::outcome(&batch.end) {
-                span.fail(kind, &error, batch.ended);
+            let (_, error) = batch::outcome(&batch.end);
+            if let Some((kind, error)) = &error {
+                span.fail(*kind, error, batch.ended);
+            }
+            if self.is_request {
+                let (run, infer) = (self.run, span.context());
+                batch::worker_run(run, batch, &infer, error, |name, parent, from| {
+                    self.open_below(name, parent, from)
+                });
             }
             span.end(batch.ended);
             if let Some((from, to)) = batch.processed.get() {

@@ -88,6 +88,15 @@ fn a_resumed_run_continues_its_files() {
 }
 
 #[test]
+fn no_line_waits_where_there_will_be_no_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dispatch, guard, shown) = telemetry(&LogSettings { files: None, ..LogSettings::default() });
+    tracing::dispatcher::with_default(&dispatch, || tracing::warn!("seen"));
+    guard.log_files().open(folder.path(), &[]).unwrap();
+    assert_eq!((read(folder.path(), "run.log"), shown.lock().unwrap().len()), (String::new(), 1));
+}
+
+#[test]
 fn the_terminal_shows_warnings_while_the_files_hold_more() {
     let folder = tempfile::tempdir().unwrap();
     let (dispatch, guard, shown) = telemetry(&LogSettings::default());

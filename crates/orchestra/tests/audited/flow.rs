@@ -321,7 +321,7 @@ fn a_file_that_lists_its_items_is_no_flow() {
         let orchestra = orchestra(place.options()).build().await.unwrap();
         let refused = orchestra.flow(workflow).start().await.err().unwrap();
         assert!(
-            matches!(refused, StartError::Workers(_)) && refused.to_string().contains("takes requests"),
+            matches!(refused, StartError::Options(_)) && refused.to_string().contains("takes requests"),
             "{refused}"
         );
     });

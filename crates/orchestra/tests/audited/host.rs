@@ -165,8 +165,8 @@ fn in_a_row() -> Workplace {
 #[test]
 fn the_smallest_executors_of_a_host_wait_for_nothing_in_vain() {
     for mut executor in [Builder::new_multi_thread(), Builder::new_current_thread()] {
-        let runtime = executor.worker_threads(1).max_blocking_threads(1).enable_all().build().unwrap();
         audited_without_runtime(move || {
+            let runtime = executor.worker_threads(1).max_blocking_threads(1).enable_all().build().unwrap();
             let handle = runtime.handle().clone();
             // In the only thread that may block: orchestra has none of them.
             let all = runtime.spawn_blocking(move || handle.block_on(a_graph_a_model_and_a_run()));

@@ -175,15 +175,23 @@ fn an_item_with_a_parent_is_its_child_and_follows_its_decision() {
     };
     let mut made = Made::with_parents(None, Some(Arc::new(parents)));
     made.items((0..3).map(|n| item(n, &[], failure())).collect());
+    let batch = made.batch(0, 1, killed(1));
+    made.items(vec![item(3, &[batch], failure())]);
     let spans = made.all();
     let items = spans.named(span::ITEM);
-    assert_eq!(items.len(), 2, "the request of one is not traced");
+    assert_eq!(items.len(), 3, "the request of one is not traced");
     assert_eq!(items[0].span_context.trace_id().to_bytes(), traced.trace_id);
     assert_eq!(items[0].parent_span_id.to_bytes(), traced.span_id);
     assert!(items[0].parent_span_is_remote);
     let below = [span::ITEM_READ, span::ITEM_DECODE, span::ITEM_WRITE];
     assert_eq!(spans.names_below(items[0]), below, "and what is below it is in that trace, too");
     assert_eq!(text(items[1], attribute::ITEM), "2.png");
+    // Its batch has the rows of other requests, and is in a trace of its own.
+    let infer = spans.one(span::ITEM_BATCH);
+    let [ran] = spans.below(infer)[..] else { panic!("{:?}", spans.names_below(infer)) };
+    assert_eq!((&*ran.name, ran.span_context.trace_id().to_bytes()), (span::WORKER_RUN, traced.trace_id));
+    assert!(matches!(&ran.status, Status::Error { description } if description.contains("goodbye")));
+    assert!(spans.names_below(ran).contains(&span::WORKER_QUEUE));
 }
 
 #[test]
