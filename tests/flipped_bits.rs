@@ -194,22 +194,17 @@ fn a_flipped_bit_in_what_a_killed_run_has_left_makes_no_wrong_record_without_an_
     write_workflow(&place);
     let out = place.out();
     let folder = out.to_str().unwrap();
-    let killed = |arguments: &[&str], name: &str| {
+    let killed = |arguments: &[&str], name: &str, nth: &str| {
         let variables =
-            [("LD_PRELOAD", &*library), ("KILL_AT", "counted"), ("KILL_AT_NAME", name), ("KILL_AT_NTH", "3")];
+            [("LD_PRELOAD", &*library), ("KILL_AT", "counted"), ("KILL_AT_NAME", name), ("KILL_AT_NTH", nth)];
         let ended = place.start_command_with(arguments, &variables).wait();
-        assert!(matches!(ended.status.code(), None | Some(65)), "{}", ended.stderr);
+        assert_eq!(ended.status.code(), None, "it was killed: {}", ended.stderr);
         place.no_process_is_left();
-        ended.status.code().is_none()
     };
-    // What had failed when it was killed the first time is tried again by the second start, which is killed as well; where the first one has left it
-    // nothing to be killed at, both begin anew.
-    let is_killed_twice = |_| {
-        drop(fs::remove_dir_all(&out));
-        killed(&["run", place.workflow().to_str().unwrap()], "/failed-00001.tar")
-            && killed(&["retry", folder], "/parts-00006.tar")
-    };
-    assert!((0..20).any(is_killed_twice), "each first start was killed too late");
+    // However many rows are written together: there is a part of failures; and what had failed when the run was killed is tried again by the second
+    // start, which is killed as well, and says in the journal that it begins, what failed and what became of it.
+    killed(&["run", place.workflow().to_str().unwrap()], "/failed-00000.tar", "1");
+    killed(&["retry", folder], "", "3");
     let kept = place.path("kept");
     fs::rename(&out, &kept).unwrap();
 

@@ -47,7 +47,7 @@ struct FoldState {
     /// By item and the path of the token that the parts are of. Bounded by the items in flight.
     collector: Collector<(ItemId, PartPath), Token, OwnedRow>,
     /// Tokens all of whose parts are there, by the age of their items. Bounded by the items in flight, and mostly by the slots in front: see `FoldTarget::may_wait`.
-    complete: OldestFirst<Complete>,
+    complete: OldestFirst<CompleteToken>,
     running: usize,
     /// Threads that tell what follows of tokens that have lost a part.
     telling: usize,
@@ -58,7 +58,7 @@ struct FoldState {
 }
 
 /// A token with its parts, and the batch that the last of them came from.
-type Complete = (Token, Vec<OwnedRow>, Option<Credit>);
+type CompleteToken = (Token, Vec<OwnedRow>, Option<Credit>);
 
 struct FoldWork {
     args: FoldArgs,
@@ -170,14 +170,14 @@ impl FoldWork {
     }
 
     /// The oldest; where nothing has to wait, all that there are.
-    fn take(&self, state: &mut FoldState) -> Option<Vec<Complete>> {
+    fn take(&self, state: &mut FoldState) -> Option<Vec<CompleteToken>> {
         let most = if self.args.chain.waits() { 1 } else { usize::MAX };
         let taken = state.complete.take(most);
         (!taken.is_empty()).then_some(taken)
     }
 
     /// Takes tokens through the chain until none is complete.
-    fn run(&self, first: Vec<Complete>) {
+    fn run(&self, first: Vec<CompleteToken>) {
         let mut next = Some(first);
         while let Some(complete) = next {
             self.process(complete);
@@ -211,7 +211,7 @@ impl FoldWork {
     }
 
     /// Makes the row of each token, and takes it through the chain.
-    fn process(&self, complete: Vec<Complete>) {
+    fn process(&self, complete: Vec<CompleteToken>) {
         let lock = || locked(&self.runs);
         let chain = &self.args.chain;
         let (mut runs, mut out) = lock().pop().unwrap_or_default();
