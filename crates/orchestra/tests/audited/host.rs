@@ -50,7 +50,9 @@ impl Subscriber for HostSubscriber {
 /// What this process has of the system, and what its children inherit.
 fn own() -> BTreeMap<&'static str, String> {
     let read = |file: &str| fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
-    let (status, stat) = (read("status"), read("stat"));
+    // Of this thread: that of the harness blocks all signals while it starts one for another test.
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+    let stat = read("stat");
     let of_status =
         |name: &str| status.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
     // Behind the name of the program: of the fields from the third on, `nice` and the policy of the scheduler.
