@@ -227,7 +227,7 @@ impl Diagnostics {
         (name, text)
     }
 
-    /// The place of an entry, where that is in a text which somebody has written.
+    /// The place of an entry. `None` where a program built the workflow: then there is no text with lines.
     fn place(&self, entry: &Diagnostic) -> Option<Span> {
         let is_written =
             |span: &Span| self.audience == Audience::Command || !self.text_of(*span).1.is_empty();

@@ -64,7 +64,7 @@ struct Parts<'a> {
     run: &'a RunFacts,
     about: About,
     item: &'a SpanContext,
-    /// The trace is that of a request, and whoever reads it has not the trace of the run.
+    /// The trace is that of a request. The batches of a run are in other traces, so what workers did is shown here as well.
     is_request: bool,
     n: u64,
 }
