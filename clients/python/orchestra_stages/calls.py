@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import sys
 from types import GeneratorType
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -98,31 +98,30 @@ class StageCall:
     def _call_each(self, n_rows: int, inputs: Mapping[str, Any]) -> List[np.ndarray]:
         """Rows are called and converted one by one, so that an error is that of its row."""
         self.dropped, self.failed, taken = [], {}, 0
-        columns = [_EachColumn(output, n_rows) for output in self.outputs]
+        columns = {output.name: _EachColumn(output, n_rows) for output in self.outputs}
         room = Room(self.room)
-        for row, values in enumerate(zip(*inputs.values())):
+        for row, values in enumerate(_by_row(inputs)):
             room.bytes = room.values = 0  # Those of a row.
             try:
-                given = self._row(dict(zip(inputs, values)))
-                for column in columns if given is not None else ():
-                    column.put(row, given[column.output.name], room)  # type: ignore[index]
+                given = self.code(**values)
+                if given is None and self.drops:
+                    self.dropped.append(row)
+                    continue
+                if type(given) is not dict or given.keys() != self._keys:
+                    given = self._named_row(given)
+                for name, column in columns.items():
+                    column.put(row, given[name], room)
             except Exception as error:
                 if self.raises or is_memory(error):
                     raise
                 self.failed[row] = _failure(error)
                 continue
-            if given is None:
-                self.dropped.append(row)
             taken += room.bytes
             if taken > self.room:
                 raise BatchError("the outputs of its rows have more bytes than are there for a batch", TOO_LARGE)
-        return [column.joined() for column in columns]
+        return [column.joined() for column in columns.values()]
 
-    def _row(self, inputs: Dict[str, Any]) -> Optional[Dict[str, Any]]:
-        """What the function gives for one row; `None` if it drops it."""
-        given = self.code(**inputs)
-        if given is None and self.drops:
-            return None
+    def _named_row(self, given: Any) -> Dict[str, Any]:
         if given is None:
             raise ValueError("it gave None; a function that drops rows is declared with drops=True")
         if type(given) is GeneratorType and [output.dtype for output in self.outputs] == [LIST]:
@@ -160,6 +159,7 @@ class _EachColumn:
         is_number = self.is_fixed and not output.shape
         plain: Tuple[Tuple[type, ...], Any, Any] = _PLAIN[output.dtype or ""] if is_number else ((), 0, 0)
         self.plain, self.least, self.most = plain
+        self.flat = {TEXT: str, BYTES: bytes}.get(output.dtype or "")
         nothing: Any = 0 if is_number else _NOTHING.get(output.dtype or "")
         #: Where a row goes, or a list of what was made of each.
         self.rows: Any = [nothing] * n_rows
@@ -167,8 +167,12 @@ class _EachColumn:
             self.rows = np.zeros([n_rows, *_sizes(output)], output.dtype)
 
     def put(self, row: int, value: Any, room: Room) -> None:
-        if type(value) in self.plain and self.least <= value <= self.most:
+        kind = type(value)
+        if kind in self.plain and self.least <= value <= self.most:
             self.rows[row] = value  # An array of its own would take longer than many functions.
+        elif kind is self.flat and (kind is bytes or value.isascii()):
+            room.take(len(value))
+            self.rows[row] = value  # Nothing writes over it, and it needs no check: as above.
         else:
             self.rows[row] = _array_of(self.output, value)[()] if self.is_fixed else value_of(self.output, value, room)
 
@@ -180,6 +184,14 @@ class _EachColumn:
             stand_in = found[0] if found else np.zeros(_sizes(self.output), self.output.dtype)
             self.rows = [stand_in if one is None else one for one in self.rows]
         return _joined(self.output, self.rows)
+
+
+def _by_row(inputs: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
+    """The arguments of each call."""
+    if len(inputs) == 1:  # The usual case, and several times faster.
+        [(name, column)] = inputs.items()
+        return ({name: value} for value in column)
+    return (dict(zip(inputs, values)) for values in zip(*inputs.values()))
 
 
 def _failure(error: Exception) -> Tuple[int, str]:
@@ -321,6 +333,8 @@ def _joined(output: Column, values: Sequence[Any]) -> np.ndarray:
     """An array of all rows; of texts, lists and arrays of several shapes, one of objects."""
     if (output.is_tensor or output.dtype == PICTURE) and len({value.shape for value in values}) == 1:
         return np.stack(values)
+    if output.dtype in (TEXT, BYTES):
+        return np.array(values, dtype=object)
     joined = np.empty(len(values), dtype=object)
     for row, value in enumerate(values):  # At once, numpy would make a dimension of lists of one length.
         joined[row] = value

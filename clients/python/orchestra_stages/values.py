@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+from struct import Struct
 from typing import Any, Dict, List
 
 import numpy as np
@@ -11,6 +13,7 @@ from .wire import Reader, Row, ints, text
 
 # Kinds of a value in `RunWithValues`.
 _TENSOR, _LABELS, _TEXT, _BYTES, _LIST = 0, 1, 2, 3, 4
+_LENGTH = Struct("<I")
 
 
 class ValueReader(Reader):
@@ -73,7 +76,7 @@ def done_outputs(index: int, array: np.ndarray) -> List[bytes]:
         dtype = DTYPES.index(pieces[0].dtype.name)
         return [ints(index, dtype, piece.ndim, *piece.shape) + text(piece.tobytes()) for piece in pieces]
     each = [one.encode() if type(one) is str else one if type(one) is bytes else packed(one) for one in rows]
-    data = b"".join([part for one in each for part in (len(one).to_bytes(4, "little"), one)])
+    data = b"".join(chain.from_iterable(zip(map(_LENGTH.pack, map(len, each)), each)))
     return [ints(index, DTYPES.index("uint8"), 1, len(data)) + text(data)]
 
 

@@ -236,6 +236,27 @@ class Each(unittest.TestCase):
         with self.assertRaisesRegex(KeyError, "seven"):
             each(1, {"x": [1]})
 
+    def test_each_text_and_each_content_is_checked_by_itself(self):
+        class Own(str):
+            pass
+
+        texts = call(lambda x: {"t": x}, {"t": "text"}, each=True)
+        given = texts(7, {"x": ["a", "\u00e4", Own("o"), "\ud800", 5, b"a", ""]})[0].tolist()
+        self.assertEqual((given, [*texts.failed]), (["a", "\u00e4", "o", "", "", "", ""], [3, 4, 5]))
+        self.assertEqual({type(one) for one in given}, {str})
+        contents = call(lambda x: {"c": x}, {"c": "bytes"}, each=True)
+        given = contents(3, {"x": [b"a\0", bytearray(b"b"), "c"]})[0].tolist()
+        self.assertEqual((given, [*contents.failed]), ([b"a\0", b"b", b""], [2]))
+        named = call(lambda x: {"u": x}, {"t": "text"}, each=True)
+        named(1, {"x": ["a"]})
+        self.assertEqual(named.failed[0][1].split(" (")[0], "ValueError: it must give a dict of ['t'], and gave ['u']")
+        contents.room = texts.room = 4
+        texts(2, {"x": ["abcde", "abc"]})
+        self.assertEqual([(row, kind) for row, (kind, _) in texts.failed.items()], [(0, TOO_LARGE)])
+        with self.assertRaises(BatchError) as raised:
+            contents(2, {"x": [b"abc", b"de"]})
+        self.assertEqual(raised.exception.kind, TOO_LARGE)
+
     def test_a_number_is_held_by_the_rule_of_arrays_and_fails_where_they_do(self):
         edges = [0, 2**7, 2**15, 2**31, 2**53, 2**63, 65504, 65520, 1e39, 0.1, 2.5, float("nan"), float("inf")]
         near = [sign * (number + step) for number in edges for step in (-1, 0, 1) for sign in (1, -1)]
