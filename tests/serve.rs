@@ -415,7 +415,10 @@ fn a_model_of_open_dimensions_is_refused_with_the_way_to_serve_it() {
     let of_model = format!("version = 1\n[models.any]\npath = {model:?}\n[devices]\nuse = [\"cpu\"]\n");
     place.write(of_model.clone());
     let file = place.workflow();
-    let refused = place.start_command_with(&["serve", file.to_str().unwrap(), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"], &[]);
+    let refused = place.start_command_with(
+        &["serve", file.to_str().unwrap(), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"],
+        &[],
+    );
     refused.wait().must_exit(78).must_say(&["kind = \"request\"", "columns = { x = \"f32[..]\" }"]);
     let graph = |ty: &str| {
         format!(
@@ -428,8 +431,10 @@ fn a_model_of_open_dimensions_is_refused_with_the_way_to_serve_it() {
         [("f32[?]", "each dimension of which is a number"), ("bf16[3]", "a tensor of `f32`, `f16`")]
     {
         place.write(graph(ty));
-        let refused =
-            place.start_command_with(&["serve", file.to_str().unwrap(), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"], &[]);
+        let refused = place.start_command_with(
+            &["serve", file.to_str().unwrap(), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"],
+            &[],
+        );
         refused.wait().must_exit(78).must_say(&["workflow.toml:8", "is no type", words]);
     }
     place.write(graph("f32[3]"));
