@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Python environments that tests and examples need, each made once from `requirements-NAME.txt` and kept in the cache,
 # ${XDG_CACHE_HOME:-~/.cache}/orchestra/NAME: `moto`, an S3 server on this machine (140 MB), `gcs`, one of Google Cloud Storage (60 MB), `pyarrow`, a reader of
-# Parquet (160 MB), `reference`, which judges the examples (270 MB), `tables` of examples/tables (400 MB), `oip`, a client of `orchestra serve` (200 MB), `mypy`, which checks clients/python (120 MB),
+# Parquet (160 MB), `reference`, which judges the examples (270 MB), `tables` of examples/tables (400 MB), `oip`, a client of `orchestra serve` (200 MB), `mypy`, which checks clients/python (120 MB), `triton`, which scripts/bench-serve.sh measures (370 MB),
 # and for scripts/bench-read-text.sh `rapidocr` (400 MB).
 #
 #   scripts/python-env.sh NAME          make it if need be, and print the path of its Python
@@ -10,7 +10,7 @@ set -euo pipefail
 
 name=${1:-}
 list=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/requirements-$name.txt
-[[ -n $name && -e $list ]] || { echo "python-env: the first argument is \`moto\`, \`gcs\`, \`pyarrow\`, \`reference\`, \`tables\`, \`oip\`, \`mypy\` or \`rapidocr\`" >&2; exit 1; }
+[[ -n $name && -e $list ]] || { echo "python-env: the first argument is \`moto\`, \`gcs\`, \`pyarrow\`, \`reference\`, \`tables\`, \`oip\`, \`mypy\`, \`triton\` or \`rapidocr\`" >&2; exit 1; }
 cache=${ORCHESTRA_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/orchestra}/$name
 env_dir=$cache/$(sha256sum <"$list" | cut -c1-16)
 python=$env_dir/bin/python
