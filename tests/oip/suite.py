@@ -5,6 +5,7 @@
 Arguments: both addresses; a model that takes f32; its input; the shape of a row; its output. Fails where a cell of the table does.
 """
 
+import asyncio
 import functools
 import queue
 import sys
@@ -12,7 +13,9 @@ import threading
 
 import numpy as np
 import tritonclient.grpc as over_grpc
+import tritonclient.grpc.aio as over_grpc_aio
 import tritonclient.http as over_http
+import tritonclient.http.aio as over_http_aio
 from tritonclient.utils import InferenceServerException
 
 http_address, grpc_address, MODEL, INPUT, row, OUTPUT = sys.argv[1:]
@@ -197,6 +200,20 @@ def _(server):
             result, error = answers.get(timeout=60)
             assert error is None, error
             same(result)
+
+
+@feature("clients of asyncio")
+def _(server):
+    async def ask():
+        given = aio.InferInput(INPUT, list(rows().shape), "FP32")
+        given.set_data_from_numpy(rows())
+        async with aio.InferenceServerClient(http_address if server.is_http else grpc_address) as client:
+            assert await client.is_server_live() and await client.is_model_ready(MODEL)
+            for answer in await asyncio.gather(*(client.infer(MODEL, [given]) for _ in range(8))):
+                same(answer)
+
+    aio = over_http_aio if server.is_http else over_grpc_aio
+    asyncio.run(ask())
 
 
 @feature("a stream: answers in order, and a wrong request ends nothing")

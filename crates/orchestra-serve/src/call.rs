@@ -7,14 +7,12 @@ use bytes::Bytes;
 use half::f16;
 use orchestra::{DType, Tensor};
 
-use crate::datatype::Datatype;
+use crate::datatype::{Datatype, join_bytes, split_bytes};
 use crate::error::ServeError;
 
 /// What a client asks.
 #[derive(Debug, Default)]
 pub struct Call {
-    pub model: String,
-    pub version: String,
     pub id: String,
     /// The trace that the client goes on with: W3C's `traceparent`.
     pub traceparent: Option<String>,
@@ -62,7 +60,7 @@ impl NamedData {
             Datatype::Number(dtype) => Data::Numbers(
                 Tensor::from_bytes(dtype, shape.clone(), data).map_err(|error| Self::wrong(name, &error))?,
             ),
-            Datatype::Bytes => Data::Bytes(crate::datatype::split_bytes(data, name)?),
+            Datatype::Bytes => Data::Bytes(split_bytes(data, name)?),
         };
         Self::new(name, shape, data)
     }
@@ -78,6 +76,14 @@ impl NamedData {
             )));
         }
         Ok(Self { name: name.to_owned(), shape, data })
+    }
+
+    /// The elements as they lie in a message.
+    pub fn to_raw(&self) -> Bytes {
+        match &self.data {
+            Data::Numbers(tensor) => tensor.as_bytes().expect("it holds numbers").clone(),
+            Data::Bytes(elements) => join_bytes(elements),
+        }
     }
 
     pub fn wrong(name: &str, error: &impl std::fmt::Display) -> ServeError {

@@ -36,7 +36,8 @@ fn is_tensor(ty: &ColumnType) -> bool {
 fn metadata(name: String, column: &Column, records: Option<i64>) -> TensorMetadata {
     let tensor = column.ty.required().tensor();
     let dims = tensor.map_or(&[][..], |tensor| &tensor.row);
-    let dims = dims.iter().map(|dim| dim.fixed().map_or(ANY, |dim| dim as i64));
+    let texts = matches!(column.ty.required(), ColumnType::List(_)).then_some(ANY);
+    let dims = texts.into_iter().chain(dims.iter().map(|dim| dim.fixed().map_or(ANY, |dim| dim as i64)));
     let mut shape: Vec<i64> = records.into_iter().chain(dims).collect();
     if shape.is_empty() {
         shape.push(1);

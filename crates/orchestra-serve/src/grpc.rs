@@ -24,13 +24,13 @@ use tower_service::Service as TowerService;
 use crate::call::{Call, Data, NamedData, WantedOutput, priority, shape_of};
 use crate::datatype::Datatype;
 use crate::error::{ErrorKind, ServeError};
-use crate::http::{is_authorized, raw, traceparent};
+use crate::http::{is_authorized, traceparent};
 use crate::protocol::{
     Flag, InferInputTensor, InferTensorContents, ModelConfigResponse, ModelInferRequest, ModelInferResponse,
     ModelMetadata, ModelName, ModelStreamInferResponse, Nothing, Parameter, Parameters, RepositoryIndex,
     RepositoryIndexRequest, RepositoryModel, ServerMetadata, Statistics, TensorMetadata,
 };
-use crate::repository::{Answer, VERSION};
+use crate::repository::VERSION;
 use crate::service::Service;
 use crate::timed_body::timed;
 
@@ -112,7 +112,10 @@ async fn config(service: Service, of: ModelName) -> Result<ModelConfigResponse, 
 }
 
 async fn statistics(service: Service, of: ModelName) -> Result<Statistics, ServeError> {
-    service.statistics(&of.name, &of.version)
+    match &*of.name {
+        "" => Ok(service.statistics()),
+        name => Ok(Statistics::of([&service.entry(name, &of.version)?])),
+    }
 }
 
 async fn index(service: Service, asked: RepositoryIndexRequest) -> Result<RepositoryIndex, ServeError> {
@@ -120,7 +123,7 @@ async fn index(service: Service, asked: RepositoryIndexRequest) -> Result<Reposi
 }
 
 async fn load(service: Service, of: RepositoryModel) -> Result<Nothing, ServeError> {
-    service.entry(&of.model_name, "")?.load().await?;
+    service.entry(&of.model_name, "")?.load_as_it_is(of.parameters.keys()).await?;
     Ok(Nothing {})
 }
 
@@ -229,20 +232,21 @@ async fn infer(
     asked: ModelInferRequest,
     traceparent: Option<String>,
 ) -> Result<ModelInferResponse, ServeError> {
+    let entry = service.entry(&asked.model_name, &asked.model_version)?;
     let call = Call { traceparent, ..call(asked)? };
-    let (model_name, id) = (call.model.clone(), call.id.clone());
-    let Answer { outputs } = service.infer(call).await?;
+    let id = call.id.clone();
+    let outputs = service.infer(&entry, call).await?;
     let metadata = outputs.iter().map(|output| TensorMetadata {
         name: output.name.clone(),
         datatype: output.datatype().name().to_owned(),
         shape: output.shape.iter().map(|dim| *dim as i64).collect(),
     });
     Ok(ModelInferResponse {
-        model_name,
+        model_name: entry.name.clone(),
         model_version: VERSION.to_owned(),
         id,
         outputs: metadata.collect(),
-        raw_output_contents: outputs.iter().map(raw).collect(),
+        raw_output_contents: outputs.iter().map(NamedData::to_raw).collect(),
     })
 }
 
@@ -270,8 +274,6 @@ fn call(asked: ModelInferRequest) -> Result<Call, ServeError> {
         within: number(&asked.parameters, "timeout").filter(|us| *us > 0).map(Duration::from_micros),
         priority: priority(number(&asked.parameters, "priority").unwrap_or(0)),
         outputs: outputs.collect(),
-        model: asked.model_name,
-        version: asked.model_version,
         id: asked.id,
         traceparent: None,
         inputs,

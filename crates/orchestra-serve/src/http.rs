@@ -1,6 +1,7 @@
 //! The protocol over HTTP: JSON, with the elements of tensors in it or, as binary data, behind it.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,17 +14,18 @@ use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 use subtle::ConstantTimeEq as _;
 
-use crate::call::{Call, Data, NamedData, WantedOutput, priority};
-use crate::datatype::join_bytes;
+use crate::call::{Call, NamedData, WantedOutput, priority};
 use crate::error::{self, ErrorKind, ServeError};
 use crate::json;
 use crate::metrics;
-use crate::repository::{Answer, Entry, VERSION};
+use crate::protocol::Statistics;
+use crate::repository::{Entry, VERSION};
 use crate::service::Service;
 use crate::whole_body::whole_body;
 
@@ -35,8 +37,8 @@ const HEAD_BYTES: usize = 512;
 /// No layers: each would box the request once more. What handlers have alike is in [`Authorized`] and [`whole_body`].
 pub fn router(service: Service) -> Router {
     let mut router = Router::new()
-        .route("/v2", get(server_metadata))
-        .route("/v2/models/stats", get(all_statistics))
+        .route("/v2", get(async |State(service): State<Service>, _: Authorized| json_of(service.metadata())))
+        .route("/v2/models/stats", get(statistics))
         .route("/metrics", get(metrics))
         .route("/v2/repository/index", post(index))
         .route("/v2/repository/models/{model}/load", post(load))
@@ -45,10 +47,16 @@ pub fn router(service: Service) -> Router {
         .route("/v2/health/ready", get(ready));
     for model in ["/v2/models/{model}", "/v2/models/{model}/versions/{version}"] {
         router = router
-            .route(model, get(metadata))
-            .route(&format!("{model}/ready"), get(model_ready))
-            .route(&format!("{model}/config"), get(config))
-            .route(&format!("{model}/stats"), get(statistics))
+            .route(model, get(async |Named(entry): Named| entry.metadata().map(json_of)))
+            .route(
+                &format!("{model}/ready"),
+                get(async |Named(entry): Named| entry.metadata().map(|_| StatusCode::OK)),
+            )
+            .route(&format!("{model}/config"), get(async |Named(entry): Named| entry.config().map(json_of)))
+            .route(
+                &format!("{model}/stats"),
+                get(async |Named(entry): Named| json_of(Statistics::of([&entry]))),
+            )
             .route(&format!("{model}/infer"), post(infer));
     }
     let unknown = async |request: Request| {
@@ -93,7 +101,7 @@ impl IntoResponse for ServeError {
             ErrorKind::Deadline => StatusCode::GATEWAY_TIMEOUT,
             ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        let mut response = (status, axum_json(&json!({ "error": self.message }))).into_response();
+        let mut response = (status, json_of(json!({ "error": self.message }))).into_response();
         if status == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert(RETRY_AFTER, error::RETRY_AFTER.as_secs().into());
         }
@@ -104,72 +112,42 @@ impl IntoResponse for ServeError {
     }
 }
 
-fn axum_json(value: &impl Serialize) -> Response {
-    let text = serde_json::to_vec(value).expect("its keys are texts");
+fn json_of(value: impl Serialize) -> Response {
+    let text = serde_json::to_vec(&value).expect("its keys are texts");
     ([(CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-/// The model that the path names, and its version.
-#[derive(Deserialize)]
-struct ModelPath {
-    model: String,
-    #[serde(default)]
-    version: String,
-}
+/// What the path names, for a request that brings the token, if there is one.
+struct Named(Arc<Entry>);
 
-impl ModelPath {
-    fn entry(&self, service: &Service) -> Result<Arc<Entry>, ServeError> {
-        service.entry(&self.model, &self.version)
+impl FromRequestParts<Service> for Named {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, service: &Service) -> Result<Self, Response> {
+        #[derive(Deserialize)]
+        struct ModelPath {
+            model: String,
+            #[serde(default)]
+            version: String,
+        }
+        Authorized::from_request_parts(parts, service).await.map_err(IntoResponse::into_response)?;
+        let path = Path::from_request_parts(parts, service).await;
+        let Path(ModelPath { model, version }) = path.map_err(IntoResponse::into_response)?;
+        service.entry(&model, &version).map(Self).map_err(IntoResponse::into_response)
     }
-}
-
-async fn server_metadata(State(service): State<Service>, _: Authorized) -> Response {
-    axum_json(&service.metadata())
 }
 
 async fn ready(State(service): State<Service>) -> StatusCode {
     if service.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-async fn model_ready(
-    State(service): State<Service>,
-    _: Authorized,
-    Path(path): Path<ModelPath>,
-) -> Result<Response, ServeError> {
-    path.entry(&service)?.metadata().map(|_| StatusCode::OK.into_response())
+async fn statistics(State(service): State<Service>, _: Authorized) -> Response {
+    json_of(service.statistics())
 }
 
-async fn metadata(
-    State(service): State<Service>,
-    _: Authorized,
-    Path(path): Path<ModelPath>,
-) -> Result<Response, ServeError> {
-    Ok(axum_json(&path.entry(&service)?.metadata()?))
-}
-
-async fn config(
-    State(service): State<Service>,
-    _: Authorized,
-    Path(path): Path<ModelPath>,
-) -> Result<Response, ServeError> {
-    Ok(axum_json(&path.entry(&service)?.config()?))
-}
-
-async fn statistics(
-    State(service): State<Service>,
-    _: Authorized,
-    Path(path): Path<ModelPath>,
-) -> Result<Response, ServeError> {
-    Ok(axum_json(&service.statistics(&path.model, &path.version)?))
-}
-
-async fn all_statistics(State(service): State<Service>, _: Authorized) -> Result<Response, ServeError> {
-    Ok(axum_json(&service.statistics("", "")?))
-}
-
-async fn metrics(State(service): State<Service>, _: Authorized) -> Result<Response, ServeError> {
-    let page = metrics::page(&service.statistics("", "")?.model_stats);
-    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4")], page).into_response())
+async fn metrics(State(service): State<Service>, _: Authorized) -> Response {
+    let page = metrics::page(&service.statistics().model_stats);
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], page).into_response()
 }
 
 async fn index(
@@ -178,31 +156,40 @@ async fn index(
     request: Request,
 ) -> Result<Response, ServeError> {
     #[derive(Deserialize, Default)]
-    struct Asked {
+    struct IndexBody {
         #[serde(default)]
         ready: bool,
     }
-    let (parts, body) = request.into_parts();
-    let body = whole_body(service.limits(), &parts.headers, body).await?;
-    let asked = if body.is_empty() { Asked::default() } else { parsed(&body)? };
-    Ok(axum_json(&service.index(asked.ready)))
+    let asked: IndexBody = small_body(&service, request).await?;
+    Ok(json_of(service.index(asked.ready)))
 }
 
 async fn load(
     State(service): State<Service>,
-    _: Authorized,
-    Path(path): Path<ModelPath>,
+    Named(entry): Named,
+    request: Request,
 ) -> Result<(), ServeError> {
-    Ok(path.entry(&service)?.load().await?)
+    #[derive(Deserialize, Default)]
+    struct LoadBody {
+        #[serde(default)]
+        parameters: BTreeMap<String, IgnoredAny>,
+    }
+    let asked: LoadBody = small_body(&service, request).await?;
+    entry.load_as_it_is(asked.parameters.keys()).await
 }
 
-async fn unload(
-    State(service): State<Service>,
-    _: Authorized,
-    Path(path): Path<ModelPath>,
-) -> Result<(), ServeError> {
-    path.entry(&service)?.unload("it was unloaded").await;
-    Ok(())
+async fn unload(Named(entry): Named) {
+    entry.unload("it was unloaded").await;
+}
+
+/// A body that may be left out.
+async fn small_body<T: DeserializeOwned + Default>(
+    service: &Service,
+    request: Request,
+) -> Result<T, ServeError> {
+    let (parts, body) = request.into_parts();
+    let body = whole_body(service.limits(), &parts.headers, body).await?;
+    if body.is_empty() { Ok(T::default()) } else { parsed(&body) }
 }
 
 fn parsed<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, ServeError> {
@@ -291,22 +278,20 @@ struct BinarySize {
 
 async fn infer(
     State(service): State<Service>,
-    Path(path): Path<ModelPath>,
-    _: Authorized,
+    Named(entry): Named,
     request: Request,
 ) -> Result<Response, ServeError> {
-    path.entry(&service)?;
     let (Parts { headers, .. }, body) = request.into_parts();
     let body = whole_body(service.limits(), &headers, body).await?;
-    let (call, default_binary) = call(path, &headers, &body)?;
-    let (model, id) = (call.model.clone(), call.id.clone());
+    let (call, default_binary) = call(&headers, &body)?;
+    let id = call.id.clone();
     let binary: Vec<bool> = call.outputs.iter().map(|output| output.is_binary).collect();
-    let answer = service.infer(call).await?;
-    written(&model, &id, &answer, |at| binary.get(at).copied().unwrap_or(default_binary))
+    let outputs = service.infer(&entry, call).await?;
+    written(&entry.name, &id, &outputs, |at| binary.get(at).copied().unwrap_or(default_binary))
 }
 
 /// Reads a request. Gives, too, whether outputs that it does not name are binary data.
-fn call(path: ModelPath, headers: &HeaderMap, body: &Bytes) -> Result<(Call, bool), ServeError> {
+fn call(headers: &HeaderMap, body: &Bytes) -> Result<(Call, bool), ServeError> {
     let json_bytes = match headers.get(JSON_LENGTH) {
         None => body.len(),
         Some(length) => {
@@ -349,8 +334,6 @@ fn call(path: ModelPath, headers: &HeaderMap, body: &Bytes) -> Result<(Call, boo
         outputs: outputs.collect(),
         within: timeout.filter(|us| *us > 0).map(Duration::from_micros),
         priority: priority(level),
-        model: path.model,
-        version: path.version,
         id: asked.id,
         traceparent: traceparent(headers),
         inputs,
@@ -366,12 +349,12 @@ pub fn traceparent(headers: &HeaderMap) -> Option<String> {
 fn written(
     model: &str,
     id: &str,
-    answer: &Answer,
+    outputs: &[NamedData],
     is_binary: impl Fn(usize) -> bool,
 ) -> Result<Response, ServeError> {
-    let raw = answer.outputs.iter().enumerate().map(|(at, output)| is_binary(at).then(|| raw(output)));
+    let raw = outputs.iter().enumerate().map(|(at, output)| is_binary(at).then(|| output.to_raw()));
     let raw: Vec<Option<Bytes>> = raw.collect();
-    let outputs = answer.outputs.iter().zip(&raw).map(|(output, raw)| AnswerOutput {
+    let outputs = outputs.iter().zip(&raw).map(|(output, raw)| AnswerOutput {
         name: &output.name,
         datatype: output.datatype().name(),
         shape: &output.shape,
@@ -391,12 +374,4 @@ fn written(
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     response.headers_mut().insert(JSON_LENGTH, length.into());
     Ok(response)
-}
-
-/// The elements as binary data.
-pub fn raw(output: &NamedData) -> Bytes {
-    match &output.data {
-        Data::Numbers(tensor) => tensor.as_bytes().expect("it holds numbers").clone(),
-        Data::Bytes(elements) => join_bytes(elements),
-    }
 }

@@ -184,6 +184,9 @@ pub struct ModelIndex {
 pub struct RepositoryModel {
     #[prost(string, tag = "2")]
     pub model_name: String,
+    /// What they are is not read.
+    #[prost(map = "string, message", tag = "3")]
+    pub parameters: HashMap<String, Nothing>,
 }
 
 #[derive(Clone, PartialEq, Message)]

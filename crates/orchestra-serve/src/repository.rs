@@ -12,7 +12,7 @@ use crate::error::{ErrorKind, ServeError};
 use crate::graph;
 use crate::protocol::{
     ConfigInput, ConfigOutput, InferStatistics, ModelConfig, ModelIndex, ModelMetadata, ModelStatistics,
-    StatisticDuration, TensorMetadata,
+    StatisticDuration, Statistics, TensorMetadata,
 };
 use crate::trace;
 
@@ -77,11 +77,6 @@ impl TimedCount {
     }
 }
 
-/// What was answered, in the order in which it was asked for.
-pub struct Answer {
-    pub outputs: Vec<NamedData>,
-}
-
 impl Entry {
     pub fn new(name: String, starts: Starts) -> Self {
         let state = Mutex::new(State::Unavailable("it is not loaded yet".to_owned()));
@@ -113,6 +108,19 @@ impl Entry {
         started
             .map(|served| self.put(served))
             .inspect_err(|error| self.set(State::Unavailable(error.to_string())))
+    }
+
+    /// As [`Self::load`], for a client, who may bring parameters: a configuration or files that are to be used instead.
+    pub async fn load_as_it_is(&self, parameters: impl Iterator<Item = &String>) -> Result<(), ServeError> {
+        let parameters: Vec<&str> = parameters.map(String::as_str).collect();
+        if !parameters.is_empty() {
+            return Err(ServeError::invalid(format!(
+                "failed to load `{}`: the workflow file says how; leave out the parameters `{}`",
+                self.name,
+                parameters.join("`, `")
+            )));
+        }
+        Ok(self.load().await?)
     }
 
     fn put(&self, served: ModelOrGraph) {
@@ -196,8 +204,8 @@ impl Entry {
         }
     }
 
-    /// Answers a request, and counts it.
-    pub async fn infer(&self, call: Call) -> Result<Answer, ServeError> {
+    /// Answers a request with the outputs in the order in which it asks for them, and counts it.
+    pub async fn infer(&self, call: Call) -> Result<Vec<NamedData>, ServeError> {
         let began = Instant::now();
         let loaded = self.loaded()?;
         let outputs = &loaded.outputs;
@@ -215,6 +223,12 @@ impl Entry {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.counts.last.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         Ok(answer)
+    }
+}
+
+impl Statistics {
+    pub fn of<'a>(entries: impl IntoIterator<Item = &'a Arc<Entry>>) -> Self {
+        Self { model_stats: entries.into_iter().map(|entry| entry.statistics()).collect() }
     }
 }
 
@@ -279,7 +293,7 @@ impl ModelOrGraph {
 }
 
 /// Runs the rows of a request. Gives how many, too.
-async fn infer(model: &Model, call: Call) -> Result<(u64, Answer), ServeError> {
+async fn infer(model: &Model, call: Call) -> Result<(u64, Vec<NamedData>), ServeError> {
     let name = trace::name_of(&call);
     let Call { inputs, outputs, within, priority, .. } = call;
     let rows = inputs.first().and_then(|input| input.shape.first()).copied().unwrap_or(0);
@@ -297,10 +311,10 @@ async fn infer(model: &Model, call: Call) -> Result<(u64, Answer), ServeError> {
         [] => tensors.iter().map(|(name, tensor)| NamedData::of_tensor(name, tensor)).collect(),
         wanted => wanted.iter().map(of).collect::<Result<_, _>>()?,
     };
-    Ok((rows as u64, Answer { outputs }))
+    Ok((rows as u64, outputs))
 }
 
-async fn process(flow: &Flow, call: Call, all: &[TensorMetadata]) -> Result<Answer, ServeError> {
+async fn process(flow: &Flow, call: Call, all: &[TensorMetadata]) -> Result<Vec<NamedData>, ServeError> {
     let name = trace::name_of(&call);
     let Call { inputs, outputs, within, priority, .. } = call;
     let item = graph::item(flow, inputs)?.named(name);
@@ -310,13 +324,10 @@ async fn process(flow: &Flow, call: Call, all: &[TensorMetadata]) -> Result<Answ
     }
     let records = request.await?;
     let of = |wanted: &WantedOutput| classified(graph::output(&wanted.name, flow, &records)?, wanted);
-    let outputs = match &outputs[..] {
-        [] => {
-            all.iter().map(|output| graph::output(&output.name, flow, &records)).collect::<Result<_, _>>()?
-        }
-        wanted => wanted.iter().map(of).collect::<Result<_, _>>()?,
-    };
-    Ok(Answer { outputs })
+    match &outputs[..] {
+        [] => all.iter().map(|output| graph::output(&output.name, flow, &records)).collect(),
+        wanted => wanted.iter().map(of).collect(),
+    }
 }
 
 fn classified(output: NamedData, wanted: &WantedOutput) -> Result<NamedData, ServeError> {

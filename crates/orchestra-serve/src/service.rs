@@ -9,10 +9,10 @@ use axum::Router;
 use futures::future::join_all;
 use orchestra::{FlowBuilder, ModelBuilder, StartError, Status};
 
-use crate::call::Call;
+use crate::call::{Call, NamedData};
 use crate::error::{ErrorKind, ServeError};
 use crate::protocol::{ModelIndex, ServerMetadata, Statistics};
-use crate::repository::{Answer, Entry, ServedEntries, Starts, VERSION};
+use crate::repository::{Entry, ServedEntries, Starts, VERSION};
 use crate::{grpc, http};
 
 /// The bounds of requests.
@@ -182,14 +182,8 @@ impl Service {
         }
     }
 
-    /// Of one of them, or of all.
-    pub(crate) fn statistics(&self, name: &str, version: &str) -> Result<Statistics, ServeError> {
-        let model_stats = if name.is_empty() {
-            self.0.entries.iter().map(|entry| entry.statistics()).collect()
-        } else {
-            vec![self.entry(name, version)?.statistics()]
-        };
-        Ok(Statistics { model_stats })
+    pub(crate) fn statistics(&self) -> Statistics {
+        Statistics::of(&self.0.entries)
     }
 
     pub(crate) fn index(&self, only_ready: bool) -> Vec<ModelIndex> {
@@ -197,8 +191,7 @@ impl Service {
         all.map(|entry| entry.index()).collect()
     }
 
-    pub(crate) async fn infer(&self, call: Call) -> Result<Answer, ServeError> {
-        let entry = self.entry(&call.model, &call.version)?;
+    pub(crate) async fn infer(&self, entry: &Entry, call: Call) -> Result<Vec<NamedData>, ServeError> {
         let within = [call.within, self.0.limits.deadline].into_iter().flatten().min();
         entry.infer(Call { within, ..call }).await
     }

@@ -60,6 +60,17 @@ impl ModelBuilder {
         self
     }
 
+    /// Declares inputs and outputs as bfloat16, which no [`DType`] is.
+    pub fn bfloat16(mut self, names: &[&str]) -> Self {
+        let infos = self.graph.input.iter_mut().chain(&mut self.graph.output);
+        for info in infos.filter(|info| names.contains(&&*info.name)) {
+            if let Some(tensor) = info.kind.as_mut().and_then(|kind| kind.tensor_type.as_mut()) {
+                tensor.elem_type = 16;
+            }
+        }
+        self
+    }
+
     /// Adds an input of texts.
     pub fn text_input(mut self, input: &TextInput) -> Self {
         self.graph.input.push(texts_info(input));
