@@ -16,10 +16,10 @@ use crate::metrics::promtool_has_nothing_against;
 use crate::report::asked;
 use crate::spans::Span;
 use crate::tracing_otlp::span as span_of;
-use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_core::{DType, Dim, TensorSpec, TextInput};
 use orchestra_testkit::images::{index_of_blocks, picture};
 use orchestra_testkit::models;
-use orchestra_testkit::onnx::ModelBuilder;
+use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use orchestra_testkit::size::{scaled, storm};
 use orchestra_testkit::striker::{Fault, strike_workers};
 use rustix::process::Signal;
@@ -252,6 +252,11 @@ fn what_is_no_request_is_refused_with_a_reason_and_the_next_one_is_answered() {
         let error = answer["error"].as_str().unwrap_or_default();
         assert!(status == 400 && error.contains(words), "{what}: {status} {answer}");
     }
+    let (status, answer) = server.post(
+        "/v2/repository/models/blocks/load",
+        &json!({ "parameters": { "config": "{\"max_batch_size\": 4}" } }),
+    );
+    assert!(status == 400 && answer["error"].as_str().unwrap().contains("`config`"), "{status} {answer}");
     let deep = "[".repeat(100_000);
     let nested = format!(r#"{{"inputs":[{{"name":"pixels","shape":[1],"datatype":"FP32","data":{deep}"#);
     let length = "Inference-Header-Content-Length: 99999999999\r\n";
@@ -400,6 +405,14 @@ fn the_table_serve_says_where_to_listen_and_what_is_wrong_with_it_is_told_with_i
     }
 }
 
+/// The server ends because of its file, whatever listens on this machine.
+fn must_refuse(place: &Workplace, words: &[&str]) {
+    let file = place.workflow();
+    let arguments = ["serve", file.to_str().unwrap(), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"];
+    let run = place.start_command_with(&arguments, &[]);
+    run.wait().must_exit(78).must_say(words);
+}
+
 /// What a message says is to be done is done here.
 #[test]
 fn a_model_of_open_dimensions_is_refused_with_the_way_to_serve_it() {
@@ -414,12 +427,7 @@ fn a_model_of_open_dimensions_is_refused_with_the_way_to_serve_it() {
     let model = model.node("Neg", &["x"], &["y"], &[]).write(&place.path("models")).unwrap();
     let of_model = format!("version = 1\n[models.any]\npath = {model:?}\n[devices]\nuse = [\"cpu\"]\n");
     place.write(of_model.clone());
-    let file = place.workflow();
-    let refused = place.start_command_with(
-        &["serve", file.to_str().unwrap(), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"],
-        &[],
-    );
-    refused.wait().must_exit(78).must_say(&["kind = \"request\"", "columns = { x = \"f32[..]\" }"]);
+    must_refuse(&place, &["kind = \"request\"", "columns = { x = \"f32[..]\" }"]);
     let graph = |ty: &str| {
         format!(
             "{of_model}[sources.rows]\nkind = \"request\"\ncolumns = {{ x = \"{ty}\" }}\n\
@@ -431,11 +439,7 @@ fn a_model_of_open_dimensions_is_refused_with_the_way_to_serve_it() {
         [("f32[?]", "each dimension of which is a number"), ("bf16[3]", "a tensor of `f32`, `f16`")]
     {
         place.write(graph(ty));
-        let refused = place.start_command_with(
-            &["serve", file.to_str().unwrap(), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"],
-            &[],
-        );
-        refused.wait().must_exit(78).must_say(&["workflow.toml:8", "is no type", words]);
+        must_refuse(&place, &["workflow.toml:8", "is no type", words]);
     }
     place.write(graph("f32[3]"));
     let server = Server::start(&place, &[]);
@@ -443,6 +447,89 @@ fn a_model_of_open_dimensions_is_refused_with_the_way_to_serve_it() {
     let asked = json!({ "inputs": [input], "outputs": [{ "name": "out.y" }] });
     let (status, answer) = server.post("/v2/models/workflow/infer", &asked);
     assert_eq!((status, &answer["outputs"][0]["data"]), (200, &json!([-1.0, 2.0, -3.0])), "{answer}");
+    server.end();
+}
+
+/// What the messages say is done here, too: the model takes f32, with a `Cast` behind its input and one in front of its output.
+#[test]
+fn a_model_of_bfloat16_is_refused_with_the_way_to_serve_it() {
+    const BFLOAT16: Attribute = Attribute::Int(16);
+    let place = Workplace::new();
+    let spec = |name: &str| TensorSpec {
+        name: name.into(),
+        dtype: DType::F32,
+        row: vec![Dim::Fixed(2)],
+        batch: Dim::Dynamic,
+    };
+    let build = |name: &str| ModelBuilder::new(name).input(&spec("x")).output(&spec("y"));
+    let write = |model: ModelBuilder| {
+        let model = model.write(&place.path("models")).unwrap();
+        place.write(format!("version = 1\n[models.half]\npath = {model:?}\n[devices]\nuse = [\"cpu\"]\n"));
+    };
+    write(build("input").bfloat16(&["x"]).node("Cast", &["x"], &["y"], &[("to", Attribute::Int(1))]));
+    must_refuse(
+        &place,
+        &["input `x` is of type bfloat16", "with an input of one of these, and a `Cast` behind it"],
+    );
+    write(build("output").bfloat16(&["y"]).node("Cast", &["x"], &["y"], &[("to", BFLOAT16)]));
+    must_refuse(
+        &place,
+        &["output `y`", "it is bfloat16", "put a `Cast` behind it and export the model again"],
+    );
+    let model = build("both").node("Cast", &["x"], &["half"], &[("to", BFLOAT16)]);
+    write(model.node("Cast", &["half"], &["y"], &[("to", Attribute::Int(1))]));
+    let server = Server::start(&place, &[]);
+    let of = |datatype: &str| {
+        let input = json!({ "name": "x", "shape": [1, 2], "datatype": datatype, "data": [1.0, 1.001] });
+        server.post("/v2/models/half/infer", &json!({ "inputs": [input] }))
+    };
+    let (status, answer) = of("FP32");
+    assert_eq!((status, &answer["outputs"][0]["data"]), (200, &json!([1.0, 1.0])), "{answer}");
+    let (status, answer) = of("BF16");
+    assert!(
+        status == 400 && answer["error"].as_str().unwrap().contains("`BF16`; this server takes BOOL, "),
+        "{answer}"
+    );
+    server.end();
+}
+
+/// As `simple_string` of Triton's examples has them.
+#[test]
+fn rows_of_several_texts_go_in_and_come_out_in_their_shape() {
+    let place = Workplace::new();
+    let texts = |name: &str| TextInput { name: name.into(), row: vec![Dim::Fixed(3)], batch: Dim::Dynamic };
+    let to = |element| [("to", Attribute::Int(element))];
+    let model = ModelBuilder::new("sums").text_input(&texts("a")).text_input(&texts("b"));
+    let model = model.text_output(&texts("sum")).node("Cast", &["a"], &["x"], &to(6));
+    let model = model.node("Cast", &["b"], &["y"], &to(6)).node("Add", &["x", "y"], &["z"], &[]);
+    let model = model.node("Cast", &["z"], &["sum"], &to(8)).write(&place.path("models")).unwrap();
+    let of_model = format!("version = 1\n[models.sums]\npath = {model:?}\n[devices]\nuse = [\"cpu\"]\n");
+    place.write(of_model.clone());
+    let server = Server::start(&place, &[]);
+    let metadata = server.get("/v2/models/sums").1;
+    assert_eq!(metadata["outputs"], json!([{ "name": "sum", "datatype": "BYTES", "shape": [-1, 3] }]));
+    let ask = |shape: &[usize], path: &str, server: &Server| {
+        let numbers =
+            |from: usize| (from..).take(shape.iter().product()).map(|n| n.to_string()).collect::<Vec<_>>();
+        let input = |name: &str, from| json!({ "name": name, "shape": shape, "datatype": "BYTES", "data": numbers(from) });
+        server.post(path, &json!({ "inputs": [input("a", 1), input("b", 100)] }))
+    };
+    let (status, answer) = ask(&[2, 3], "/v2/models/sums/infer", &server);
+    let expected = json!({ "name": "sum", "datatype": "BYTES", "shape": [2, 3], "data": ["101", "103", "105", "107", "109", "111"] });
+    assert_eq!((status, &answer["outputs"][0]), (200, &expected), "{answer}");
+    let (status, answer) = ask(&[3, 2], "/v2/models/sums/infer", &server);
+    assert!(status == 400 && answer["error"].as_str().unwrap().contains("text[batch, 3]"), "{answer}");
+    server.end();
+    place.write(format!(
+        "{of_model}[sources.rows]\nkind = \"request\"\ncolumns = {{ a = \"text[3]\", b = \"text[3]\" }}\n\
+         [stages.add]\nkind = \"infer\"\nmodel = \"sums\"\ninputs = {{ a = \"rows.a\", b = \"rows.b\" }}\n\
+         [sinks.out]\nkind = \"reply\"\nfrom = \"add\"\n"
+    ));
+    let server = Server::start(&place, &[]);
+    let (status, answer) = ask(&[3], "/v2/models/workflow/infer", &server);
+    assert_eq!(status, 200, "{answer}");
+    let record: Value = serde_json::from_str(answer["outputs"][0]["data"][0].as_str().unwrap()).unwrap();
+    assert_eq!(record, json!(["101", "103", "105"]));
     server.end();
 }
 
@@ -523,11 +610,14 @@ fn requests_get_their_own_answers_while_workers_are_killed_and_files_read_again(
     server.end();
 }
 
-/// Bytes of memory that a process holds.
+/// Bytes of memory that a process holds, without what it has read of its program file.
 fn resident(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+    let bytes = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+    };
+    bytes("RssAnon:") + bytes("RssShmem:")
 }
 
 /// Every second request is of a client that does not wait for its answer.
@@ -562,7 +652,8 @@ fn reloads_under_load_fail_no_request_and_hold_no_memory_nor_do_clients_that_van
     });
     println!("{} reloads, {answered:?} answers, {held} bytes more are held", statuses.len());
     assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
-    assert!(held < 16 << 20, "{held} bytes more than after the first reloads");
+    // 300 to 500 KB were seen; a leak of 3 KB in each of 900 reloads is more.
+    assert!(held < 2 << 20, "{held} bytes more than after the first reloads");
     server.end();
 }
 

@@ -152,6 +152,10 @@ impl ColumnType {
                     && elements.and_then(|n| n.checked_mul(dtype.size_bytes())) == Some(data.len())
             }
             (ColumnType::Text, OwnedValue::Text(_)) | (ColumnType::Bytes(_), OwnedValue::Bytes(_)) => true,
+            (ColumnType::List(Schema(columns)), OwnedValue::List(rows)) => rows.iter().all(|row| {
+                row.len() == columns.len()
+                    && columns.iter().zip(row).all(|(column, value)| column.ty.fits(value))
+            }),
             _ => false,
         }
     }

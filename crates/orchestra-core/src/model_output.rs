@@ -33,8 +33,8 @@ pub struct ReadOutput {
     pub batch: BatchAxis,
     /// Dimensions of what the model gives, where that is known.
     pub rank: Option<usize>,
-    /// Its elements are texts, one for each item.
-    pub is_text: bool,
+    /// The shape of the texts that it has of each item, empty where that is one; `None`: its elements are no texts.
+    pub texts: Option<Vec<usize>>,
     /// It is an input of the model, too, or a constant: nothing computes it.
     pub is_copied: bool,
 }
@@ -43,7 +43,7 @@ impl ReadOutput {
     /// An output with a row for each item, as most have.
     pub fn rows(tensor: TensorSpec) -> Self {
         let rank = Some(1 + tensor.row.len());
-        Self { tensor, batch: BatchAxis::FIRST, rank, is_text: false, is_copied: false }
+        Self { tensor, batch: BatchAxis::FIRST, rank, texts: None, is_copied: false }
     }
 
     /// A text or a list for each item, as bytes.
@@ -54,7 +54,7 @@ impl ReadOutput {
             row: vec![Dim::Dynamic],
             batch: Dim::Dynamic,
         };
-        Self { rank: None, is_text: true, ..Self::rows(tensor) }
+        Self { rank: None, texts: Some(Vec::new()), ..Self::rows(tensor) }
     }
 
     /// Whether nodes behind the model have to make rows of it, one behind the other, in memory of its own.
@@ -118,6 +118,8 @@ pub enum Mixing {
 
 /// Texts of rows as they travel: the bytes of each behind their number, in four bytes.
 pub mod texts {
+    use crate::wire;
+
     /// Puts texts together.
     pub fn pack<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<u8> {
         let mut packed = Vec::new();
@@ -125,6 +127,20 @@ pub mod texts {
             // A frame holds fewer bytes than that.
             packed.extend_from_slice(&u32::try_from(text.len()).unwrap_or(u32::MAX).to_le_bytes());
             packed.extend_from_slice(text.as_bytes());
+        }
+        packed
+    }
+
+    /// As [`pack`], where each row has `n` texts: unless it is one, they are a list of a column of texts.
+    pub fn pack_rows(texts: &[&str], n: usize) -> Vec<u8> {
+        if n == 1 {
+            return pack(texts.iter().copied());
+        }
+        let mut packed = Vec::new();
+        for row in texts.chunks(n.max(1)) {
+            let list = wire::encode(&row.to_vec()).expect("texts can be written to memory");
+            packed.extend_from_slice(&u32::try_from(list.len()).unwrap_or(u32::MAX).to_le_bytes());
+            packed.extend_from_slice(&list);
         }
         packed
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use orchestra_core::data::{Column, ColumnType};
+use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::{BatchAxis, DType, Dim, Mixing, ProbedOutput, ReadOutput, SizeLimit, TensorSpec};
 
 /// An output of a model as its file declares it.
@@ -226,13 +226,17 @@ impl ModelOutput {
             Err(_) => guessed,
         };
         let mut row = self.row(axis, probed.ok(), batches.fixes_open);
-        let is_text = self.holds == OutputType::Text;
-        if is_text {
-            let several = row.iter().any(|dim| dim.fixed().is_some_and(|n| n != 1))
-                || probed.is_ok_and(|probed| probed.row.iter().any(|n| n.is_some_and(|n| n != 1)));
-            if several {
-                let what = format!("several texts for each item: {self}");
-                return Err(unreadable(what, "let the model give one text for each item".to_owned()));
+        let mut texts = None::<Vec<usize>>;
+        if self.holds == OutputType::Text {
+            let of_fixed = || row.iter().map(|dim| dim.fixed()).collect();
+            let seen = probed.map_or(&[][..], |probed| &probed.row);
+            let is_one = |n: Option<usize>| n.is_none_or(|n| n == 1);
+            let is_one = row.iter().all(|dim| is_one(dim.fixed())) && seen.iter().all(|n| is_one(*n));
+            texts = if is_one { Some(Vec::new()) } else { of_fixed() };
+            if texts.is_none() {
+                let what = format!("texts of which items have different numbers: {self}");
+                let remedy = "let the model give as many texts for each item, and say so in their shape";
+                return Err(unreadable(what, remedy.to_owned()));
             }
             row = vec![Dim::Dynamic];
         }
@@ -252,7 +256,7 @@ impl ModelOutput {
             Err(None) if is_sure => RowStanding::Known,
             Err(why) => RowStanding::Unconfirmed(why.map(str::to_owned)),
         };
-        let read = ReadOutput { tensor, batch: axis, rank, is_text, is_copied: self.is_input };
+        let read = ReadOutput { tensor, batch: axis, rank, texts, is_copied: self.is_input };
         let is_untried = probed.is_err_and(|why| why.is_none());
         Ok(StageOutput { read, standing, declared: self.to_string(), values: None, is_untried })
     }
@@ -323,10 +327,11 @@ impl StageOutput {
 
     /// The column that a stage gives of it.
     pub(crate) fn column(&self) -> ColumnType {
-        match (&self.values, self.read.is_text) {
+        match (&self.values, self.read.texts.as_deref()) {
             (Some(ty), _) => ty.clone(),
-            (None, true) => ColumnType::Text,
-            (None, false) => ColumnType::Tensor(self.read.tensor.clone()),
+            (None, Some([])) => ColumnType::Text,
+            (None, Some(_)) => ColumnType::List(Schema::of("text", ColumnType::Text)),
+            (None, None) => ColumnType::Tensor(self.read.tensor.clone()),
         }
     }
 }

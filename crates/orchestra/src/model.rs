@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use orchestra_core::TensorSpec;
-use orchestra_core::data::{Column, ColumnType, OwnedRow, Schema};
+use orchestra_core::data::OwnedRow;
 use orchestra_plan::tree::{Table, Toml};
 use orchestra_plan::{ModelTables, Plan, model_tables, toml_key};
 use orchestra_runtime::{CopiedOutput, RequestFlow, RequestRows};
@@ -152,7 +152,13 @@ impl ModelBuilder {
         let file = file.map_err(|error| StartError::Options(format!("model `{shown}`: {error}")))?;
         let is_fed = |name: &str| self.constants.iter().all(|(constant, _)| constant != name);
         let texts = file.signature.text_inputs.iter().filter(|text| is_fed(&text.name));
-        let texts = texts.map(|text| (text.name.as_str(), "text".to_owned()));
+        let texts = texts.map(|text| {
+            let ty = match text.n_texts() {
+                1 => "text".to_owned(),
+                n => format!("text[{n}]"),
+            };
+            (text.name.as_str(), ty)
+        });
         let numbers = file.signature.inputs.iter().filter(|input| is_fed(&input.name));
         let numbers = numbers.map(|input| self.column(input));
         let inputs: Vec<(&str, String)> = numbers.chain(texts.map(Ok)).collect::<Result<_, _>>()?;
@@ -234,16 +240,28 @@ pub struct Model(Arc<Served<ServedModel>>);
 /// One tree of actors of a model.
 pub(crate) struct ServedModel {
     flow: RequestFlow,
-    inputs: Vec<Column>,
+    inputs: Vec<TensorInfo>,
     outputs: Vec<TensorInfo>,
 }
 
 impl Answers for ServedModel {
     fn of(flow: RequestFlow) -> Self {
         let plan = flow.plan();
-        let (id, _) = plan.batch_stages().next().expect("it was planned with one");
-        let outputs = plan.stages[id.index()].gives.0.iter().map(TensorInfo::of).collect();
-        let inputs = plan.sources[0].gives.0.clone();
+        let (id, batch) = plan.batch_stages().next().expect("it was planned with one");
+        let mut outputs: Vec<_> = plan.stages[id.index()].gives.0.iter().map(TensorInfo::of).collect();
+        for output in &batch.outputs {
+            let info = outputs.iter_mut().find(|info: &&mut TensorInfo| info.name == output.tensor.name);
+            if let (Some(info), Some(row)) = (info, &output.texts) {
+                info.row = row.iter().copied().map(Some).collect();
+            }
+        }
+        let mut inputs: Vec<_> = plan.sources[0].gives.0.iter().map(TensorInfo::of).collect();
+        for texts in &plan.models[batch.model.index()].text_inputs {
+            if let Some(info) = inputs.iter_mut().find(|info| info.name == texts.name && texts.n_texts() != 1)
+            {
+                info.row = texts.row.iter().map(|dim| dim.fixed()).collect();
+            }
+        }
         Self { inputs, outputs, flow }
     }
 
@@ -296,7 +314,7 @@ impl Model {
     /// What it takes, in the order of the model file.
     #[must_use]
     pub fn inputs(&self) -> Vec<TensorInfo> {
-        self.0.current().inputs.iter().map(TensorInfo::of).collect()
+        self.0.current().inputs.clone()
     }
 
     /// What it gives.
@@ -324,9 +342,9 @@ impl ServedModel {
         pieces.sort_unstable_by_key(|piece| piece.first);
         debug_assert_eq!(pieces.iter().map(|piece| piece.count).sum::<usize>(), rows.count());
         let mut columns: Vec<_> = pieces.into_iter().map(|piece| piece.columns.into_iter()).collect();
-        let output = |TensorInfo { name, .. }: &TensorInfo| {
+        let output = |info: &TensorInfo| {
             let pieces = columns.iter_mut().filter_map(Iterator::next).collect();
-            Ok((name.clone(), stacked(name, rows.count(), pieces)?))
+            Ok((info.name.clone(), stacked(info, rows.count(), pieces)?))
         };
         self.outputs.iter().map(output).collect()
     }
@@ -358,30 +376,20 @@ impl ServedModel {
         let rows = ordered.first().map_or(0, |tensor| tensor.n_rows());
         for (tensor, input) in ordered.iter().zip(&self.inputs) {
             let row = tensor.shape().get(1..).unwrap_or_default();
-            let fits = match &input.ty {
-                ColumnType::Text => tensor.as_texts().is_ok() && row.is_empty(),
-                ColumnType::Tensor(spec) => {
-                    tensor.dtype() == Some(spec.dtype) && spec.fixed_row().as_deref() == Some(row)
-                }
-                _ => false,
-            };
+            let fits =
+                tensor.dtype() == input.dtype && row.iter().copied().map(Some).eq(input.row.iter().copied());
             if !fits || rows == 0 || tensor.n_rows() != rows {
                 return wrong(format!(
                     "input `{}` is {} {:?}, and the model takes {} with at least 1 row, as many for every input",
                     input.name,
                     tensor.type_name(),
                     tensor.shape(),
-                    written(input),
+                    input,
                 ));
             }
         }
         Ok(ordered)
     }
-}
-
-/// An input in words.
-fn written(input: &Column) -> String {
-    Schema(vec![input.clone()]).to_string()
 }
 
 /// The rows of a request, whose tensors match the inputs.
@@ -402,7 +410,7 @@ impl RequestRows for TensorRows<'_> {
 }
 
 /// An output of `n` rows, of which each piece has some.
-fn stacked(name: &str, n: usize, pieces: Vec<CopiedOutput>) -> Result<Tensor, RequestError> {
+fn stacked(info: &TensorInfo, n: usize, pieces: Vec<CopiedOutput>) -> Result<Tensor, RequestError> {
     let mut pieces = pieces.into_iter();
     let (dtype, row, first) = match pieces.next().expect("a request has rows") {
         CopiedOutput::Tensor { dtype, row, data } => (dtype, row, data),
@@ -412,7 +420,14 @@ fn stacked(name: &str, n: usize, pieces: Vec<CopiedOutput>) -> Result<Tensor, Re
                     texts.extend(more);
                 }
             }
-            return Ok(Tensor::texts([texts.len()], texts).expect("as many as there are"));
+            let row = info.row.iter().flatten().copied();
+            let shape: Vec<usize> = [n].into_iter().chain(row).collect();
+            let other = vec![texts.len() / n];
+            return Tensor::texts(shape, texts).map_err(|_| RequestError::Ragged {
+                output: info.name.clone(),
+                first: info.row.iter().flatten().copied().collect(),
+                other,
+            });
         }
     };
     let mut all = vec![first];
@@ -420,7 +435,7 @@ fn stacked(name: &str, n: usize, pieces: Vec<CopiedOutput>) -> Result<Tensor, Re
         match piece {
             CopiedOutput::Tensor { row: other, data, .. } if other == row => all.push(data),
             CopiedOutput::Tensor { row: other, .. } => {
-                return Err(RequestError::Ragged { output: name.to_owned(), first: row, other });
+                return Err(RequestError::Ragged { output: info.name.clone(), first: row, other });
             }
             CopiedOutput::Texts(_) => unreachable!("an output has one type"),
         }

@@ -249,7 +249,14 @@ impl Tensor {
                 shape: self.shape[1..].into(),
                 data: self.rows(row..row + 1).into(),
             },
-            TensorElements::Texts(texts) => OwnedValue::Text(texts[row].as_str().into()),
+            TensorElements::Texts(texts) => {
+                let n = texts.len() / self.n_rows().max(1);
+                let text = |text: &String| OwnedValue::Text(text.as_str().into());
+                match self.shape.len() {
+                    0 | 1 => text(&texts[row]),
+                    _ => OwnedValue::List(texts[row * n..][..n].iter().map(|of| vec![text(of)]).collect()),
+                }
+            }
         }
     }
 }

@@ -100,9 +100,10 @@ impl TestBatch<'_> {
     pub fn zeros(&self) -> Tensors {
         let zeros = |output: &ReadOutput| {
             let (name, dtype) = (output.tensor.name.clone(), output.tensor.dtype);
-            if output.is_text {
-                let texts = vec![String::new(); self.rows];
-                return (name, Tensor::texts([self.rows], texts).expect("one for each row"));
+            if let Some(row) = &output.texts {
+                let shape = [&[self.rows], &row[..]].concat();
+                let texts = vec![String::new(); shape.iter().product()];
+                return (name, Tensor::texts(shape, texts).expect("as many as the shape says"));
             }
             let row: Vec<usize> = output.tensor.row.iter().map(|dim| dim.fixed().unwrap_or(1)).collect();
             let zeros = vec![0; self.rows * row.iter().product::<usize>() * dtype.size_bytes()];

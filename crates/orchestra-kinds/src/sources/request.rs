@@ -5,20 +5,20 @@ use orchestra_core::data::{ColumnType, ItemError, Schema, Value};
 use orchestra_core::shapes::{FetchRun, FileAccess, RequestItem};
 use orchestra_plan::{ItemSchema, Items, ReadOptions, Reported, SourceContext, TypedSource, settings};
 
-use super::reading::columns::{DeclaredColumns, DeclaresColumns, item_schema};
+use super::reading::columns::{DeclaredColumns, DeclaresColumns, TEXTS, item_schema};
 use super::reading::fetch::fetch_into;
 use super::reading::undecoded_picture::UndecodedPicture;
 
 settings! {
     pub struct RequestSource {
-        /// what each request brings, names with types: `text`, or a tensor: `i64`, `f32[8]`, ...; `f64?` or `text?` may be missing; without `columns`, a
+        /// what each request brings, names with types: `text`, `text[2]`, or a tensor: `i64`, `f32[8]`, ...; `f64?` or `text?` may be missing; without `columns`, a
         /// request brings the bytes of a picture file
         columns: Option<DeclaredColumns<RequestSource>> => "a picture",
     }
 }
 
 impl DeclaresColumns for RequestSource {
-    const TYPES: &'static [&'static str] = &["text"];
+    const TYPES: &'static [&'static str] = &["text", TEXTS];
 }
 
 impl TypedSource for RequestSource {

@@ -157,7 +157,8 @@ impl BoundSession {
             .iter()
             .map(|(output, value)| {
                 let name = &model.session_outputs[*output].name;
-                if let Some(texts) = texts(name, value, ran, wanted)? {
+                let each = model.texts[*output].unwrap_or(1);
+                if let Some(texts) = texts(name, value, each, [ran, wanted])? {
                     let shape = vec![texts.len()];
                     return Ok(DynamicOutput { output: *output, dtype: DType::U8, shape, data: texts });
                 }
@@ -325,22 +326,23 @@ pub fn contents(name: &str, tensor: &DynTensor) -> Result<(DType, Vec<usize>, Ve
     Ok((dtype, shape, data))
 }
 
-/// The texts of the first `wanted` of `ran` rows; `None` where the elements are no texts.
+/// The texts of the first `wanted` of `ran` rows, which have `each`; `None` where the elements are no texts.
 fn texts(
     name: &str,
     tensor: &DynTensor,
-    ran: usize,
-    wanted: usize,
+    each: usize,
+    [ran, wanted]: [usize; 2],
 ) -> Result<Option<Vec<u8>>, EngineRunError> {
     if *tensor.data_type() != TensorElementType::String {
         return Ok(None);
     }
     let (shape, texts) = tensor.try_extract_strings().map_err(|e| errors::run(&e))?;
-    if texts.len() != ran {
+    if ran.checked_mul(each) != Some(texts.len()) {
         let shape = shape.iter().map(|n| usize::try_from(*n).unwrap_or(0)).collect::<Vec<_>>();
         return Err(no_rows(name, &shape, ran));
     }
-    Ok(Some(model_output::texts::pack(texts[..wanted].iter().map(String::as_str))))
+    let texts: Vec<&str> = texts[..wanted * each].iter().map(String::as_str).collect();
+    Ok(Some(model_output::texts::pack_rows(&texts, each)))
 }
 
 /// An output that has no row for each item of its batch.

@@ -31,7 +31,8 @@ pub struct SessionModel {
     /// Outputs of which a row has those of all rounds: they lie in no slot.
     pub is_collected: Vec<bool>,
     /// Outputs of texts.
-    pub is_text: Vec<bool>,
+    /// How many texts an item has of each.
+    pub texts: Vec<Option<usize>>,
     /// Batches have one item, so all that comes out of one is its.
     pub is_single: bool,
     /// The only batch size that the model accepts, if it has one.
@@ -124,7 +125,7 @@ impl SessionModel {
             session_inputs,
             text_inputs: spec.text_inputs.clone(),
             session_outputs,
-            is_text: spec.outputs.iter().map(|output| output.is_text).collect(),
+            texts: spec.outputs.iter().map(|output| Some(output.texts.as_ref()?.iter().product())).collect(),
             is_single: layout.slot_rows == 1 && batch.is_none_or(|batch| batch == 1),
             batch,
             whole: spec.trim.map(|trim| whole(&trim, layout)).transpose()?,
@@ -236,9 +237,9 @@ fn read_output(session: &Session, spec: &OnnxSpec, output: &ReadOutput) -> Resul
             output.tensor.name
         ))
     })?;
-    match output.is_text {
-        true => Ok(TensorSpec { name, ..output.tensor.clone() }),
-        false => self::spec(outlet, "output"),
+    match &output.texts {
+        Some(_) => Ok(TensorSpec { name, ..output.tensor.clone() }),
+        None => self::spec(outlet, "output"),
     }
 }
 

@@ -29,7 +29,7 @@ pub unsafe fn suspects(model: &SessionModel, ran: &FinishedBatch<'_>) -> (Finite
         }
     }
     for DynamicOutput { output, dtype, data, .. } in ran.dynamic {
-        if !model.is_text[*output] {
+        if model.texts[*output].is_none() {
             note(&mut rows, *dtype, data.len() / n, data);
         }
     }

@@ -312,7 +312,7 @@ unsafe fn observed(
                 }
                 _ => dynamic.iter().find(|of| of.output == at).map_or_else(
                     || (Vec::new(), Elements::Texts(Vec::new())),
-                    |of| of_row(of, model.is_text[at], row),
+                    |of| of_row(of, model.texts[at].is_some(), row),
                 ),
             };
             ObservedOutput { batch: 1, shape, elements }
@@ -323,7 +323,9 @@ unsafe fn observed(
 /// The shape and the elements of a row.
 fn of_row(output: &DynamicOutput, is_text: bool, row: usize) -> (Vec<usize>, Elements) {
     if is_text {
-        let text = texts::unpack(&output.data).and_then(|texts| texts.get(row).map(|text| text.to_string()));
+        // A list of them is compared as it travels.
+        let texts = texts::unpack_bytes(&output.data).unwrap_or_default();
+        let text = texts.get(row).map(|text| String::from_utf8_lossy(text).into_owned());
         return (vec![1], Elements::Texts(text.into_iter().collect()));
     }
     let shape = output.shape.get(1..).unwrap_or_default().to_vec();

@@ -60,8 +60,8 @@ pub fn put_behind(edit: &mut GraphEdit<'_>, output: &ReadOutput) -> Result<(), E
 /// The output as the session declares it.
 fn described(output: &ReadOutput) -> ValueInfoProto {
     let tensor = &output.tensor;
-    let element = if output.is_text { STRING } else { element_type(tensor.dtype) };
-    let has_shape = output.rank.is_some() && !output.is_text;
+    let element = if output.texts.is_some() { STRING } else { element_type(tensor.dtype) };
+    let has_shape = output.rank.is_some() && output.texts.is_none();
     let row =
         tensor.row.iter().map(|dim| dim.fixed().map_or_else(DimensionProto::default, DimensionProto::fixed));
     let dims = has_shape.then(|| std::iter::once(DimensionProto::default()).chain(row).collect());

@@ -23,7 +23,7 @@ pub(crate) fn of(
     let is_this = |links: &[Option<Link>]| links.iter().flatten().any(|link| link.stage() == Some(stage));
     let mut readers = workflow.stages.iter().filter(|reader| is_this(&reader.links));
     let is_all_that_is_read = model.opset >= TOP_K_BY_INPUT
-        && !one.read.is_text
+        && one.read.texts.is_none()
         && !workflow.sinks.iter().any(|sink| is_this(&sink.links))
         && readers.all(|reader| matches!(&reader.draft, Some(Draft::Stage(draft)) if draft.reads_largest()));
     let stored = largest(output).filter(|_| is_all_that_is_read)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use orchestra_core::data::{Column, ColumnType, Label, OwnedRow, Pixels, TensorView, Value};
+use orchestra_core::data::{Column, ColumnType, Label, OwnedRow, OwnedValue, Pixels, TensorView, Value};
 use orchestra_core::model_output::texts;
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_worker::frames::DynamicOutput;
@@ -190,7 +190,7 @@ impl OutputRows<'_> {
         count.min(pieces[piece].end - first)
     }
 
-    /// A copy of these rows, which have one shape. `None`: they are neither numbers nor texts.
+    /// A copy of these rows, which have one shape; lists of texts one behind the other. `None`: they are neither numbers nor texts.
     pub fn copy(&self, first: usize, count: usize) -> Option<CopiedOutput> {
         Some(match self {
             OutputRows::Tensors { spec, shape, row_bytes, data } => {
@@ -206,6 +206,14 @@ impl OutputRows<'_> {
             OutputRows::Texts(texts) => {
                 let texts = texts[first..first + count].iter();
                 CopiedOutput::Texts(texts.map(|text| (*text).to_owned()).collect())
+            }
+            OutputRows::Lists(lists) => {
+                let values = lists[first..first + count].iter().flat_map(|rows| rows.iter()).flatten();
+                let text = |value: &OwnedValue| match value {
+                    OwnedValue::Text(text) => Some(text.to_string()),
+                    _ => None,
+                };
+                CopiedOutput::Texts(values.map(text).collect::<Option<_>>()?)
             }
             _ => return None,
         })

@@ -88,7 +88,7 @@ impl TestStage {
         at: usize,
         rows: usize,
     ) -> Result<&'a Tensor, EngineRunError> {
-        let ReadOutput { tensor: spec, is_text, .. } = &self.outputs[at];
+        let ReadOutput { tensor: spec, texts, .. } = &self.outputs[at];
         let only = outputs.get("").filter(|_| self.outputs.len() == 1);
         let Some(tensor) = outputs.get(&spec.name).or(only) else {
             let names: Vec<&str> = outputs.iter().map(|(name, _)| name).collect();
@@ -100,15 +100,18 @@ impl TestStage {
             let fits = |(dim, n): (&orchestra_core::Dim, &usize)| dim.fixed().is_none_or(|fixed| fixed == *n);
             row.len() == spec.row.len() && spec.row.iter().zip(row).all(fits)
         };
-        let is_right = match is_text {
-            true => tensor.as_texts().is_ok() && row.is_empty(),
-            false => tensor.dtype() == Some(spec.dtype) && of_shape(),
+        let is_right = match texts {
+            Some(texts) => tensor.as_texts().is_ok() && row == texts,
+            None => tensor.dtype() == Some(spec.dtype) && of_shape(),
         };
         if is_right && tensor.n_rows() == rows {
             return Ok(tensor);
         }
         let (name, found, shape) = (&spec.name, tensor.type_name(), tensor.shape());
-        let expected = if *is_text { "text[batch]".to_owned() } else { spec.to_string() };
+        let expected = match texts {
+            Some(texts) => format!("text of rows {texts:?}"),
+            None => spec.to_string(),
+        };
         Err(wrong(format!(
             "the test engine's output `{name}` is {found} {shape:?}; the model file says {expected}, and the batch has {rows} rows"
         )))
@@ -122,7 +125,8 @@ impl TestStage {
                 DynamicOutput { output, dtype, shape: tensor.shape().to_vec(), data }
             }
             (None, texts) => {
-                let data = texts::pack(texts.unwrap_or_default().iter().map(String::as_str));
+                let texts: Vec<&str> = texts.unwrap_or_default().iter().map(String::as_str).collect();
+                let data = texts::pack_rows(&texts, tensor.shape()[1..].iter().product());
                 DynamicOutput { output, dtype: DType::U8, shape: vec![data.len()], data }
             }
         }

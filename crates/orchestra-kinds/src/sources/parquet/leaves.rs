@@ -206,6 +206,7 @@ fn fits(leaf: &ColumnDescriptor, ty: &FieldType) -> Result<(), String> {
     let fits = match ty {
         FieldType::Text | FieldType::Json => is_bytes && is_text(leaf),
         FieldType::Bytes(_) | FieldType::Picture => is_bytes,
+        FieldType::Texts(_) => false,
         FieldType::Tensor { shape, .. } => {
             use Physical::{BOOLEAN, DOUBLE, FLOAT, INT32, INT64};
             is_list != shape.is_empty() && matches!(physical, BOOLEAN | INT32 | INT64 | FLOAT | DOUBLE)

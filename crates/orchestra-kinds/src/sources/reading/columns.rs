@@ -20,6 +20,9 @@ use super::limits::MOST_COLUMNS;
 /// Columns as a workflow file declares them: `columns = { caption = "text" }`.
 pub struct DeclaredColumns<K>(pub Vec<Field>, PhantomData<fn() -> K>);
 
+/// How [`DeclaresColumns::TYPES`] has several texts.
+pub const TEXTS: &str = "text[2]";
+
 /// A kind whose columns may be declared.
 pub trait DeclaresColumns {
     /// The types that they may have beside tensors.
@@ -71,8 +74,11 @@ pub fn field_of(name: &str, ty: &str, allowed: &[&str]) -> Option<Field> {
         Some(text) => (FieldType::parse(text).filter(FieldType::may_be_missing), true),
         None => (FieldType::parse(ty), false),
     };
-    let is_allowed =
-        |ty: &FieldType| matches!(ty, FieldType::Tensor { .. }) || allowed.contains(&ty.to_string().as_str());
+    let is_allowed = |ty: &FieldType| match ty {
+        FieldType::Tensor { .. } => true,
+        FieldType::Texts(_) => allowed.contains(&TEXTS),
+        ty => allowed.contains(&ty.to_string().as_str()),
+    };
     Some(Field { name: name.to_owned(), ty: ty.filter(is_allowed)?, optional })
 }
 
@@ -203,6 +209,7 @@ pub fn schema(fields: &[Field]) -> Schema {
             FieldType::Text | FieldType::Json => ColumnType::Text,
             FieldType::Bytes(end) => ColumnType::Bytes(end.clone()),
             FieldType::Picture => ColumnType::Picture,
+            FieldType::Texts(_) => ColumnType::List(Schema::of("text", ColumnType::Text)),
             FieldType::Tensor { dtype, shape } => {
                 ColumnType::Tensor(fixed_tensor(&field.name, *dtype, shape))
             }

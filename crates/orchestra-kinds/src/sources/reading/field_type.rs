@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bincode::{Decode, Encode};
-use orchestra_core::{DType, MAX_RANK};
+use orchestra_core::{DType, MAX_RANK, TextInput};
 use orchestra_plan::tree::{Toml, TomlNode};
 use orchestra_plan::{Fields, Json, Setting};
 use serde_json::value::RawValue;
@@ -19,6 +19,8 @@ pub enum FieldType {
     /// With the end of a file name that says what they are.
     Bytes(String),
     Picture,
+    /// So many texts.
+    Texts(usize),
     Tensor {
         dtype: DType,
         shape: Vec<usize>,
@@ -45,7 +47,7 @@ impl FieldType {
         FieldType::Tensor { dtype, shape: Vec::new() }
     }
 
-    /// `text`, `json`, `bytes`, `picture`, or an element type with a shape: `i64`, `f32[8]`, `u8[2, 3]`.
+    /// `text`, `text[2]`, `json`, `bytes`, `picture`, or an element type with a shape: `i64`, `f32[8]`, `u8[2, 3]`.
     pub fn parse(text: &str) -> Option<Self> {
         match text.trim() {
             "text" => return Some(FieldType::Text),
@@ -58,6 +60,10 @@ impl FieldType {
             Some((dtype, rest)) => (dtype.trim(), rest.strip_suffix(']')?),
             None => (text.trim(), ""),
         };
+        if dtype == "text" {
+            let n = shape.trim().parse().ok()?;
+            return (1..=TextInput::MAX_TEXTS).contains(&n).then_some(FieldType::Texts(n));
+        }
         let dtype = DType::ALL.into_iter().find(|known| known.name() == dtype)?;
         let sizes = shape.split(',').map(str::trim).filter(|size| !size.is_empty() || shape.contains(','));
         let shape: Vec<usize> = sizes.map(|size| size.parse().ok()).collect::<Option<_>>()?;
@@ -102,6 +108,7 @@ impl fmt::Display for FieldType {
             FieldType::Json => f.write_str("json"),
             FieldType::Bytes(_) => f.write_str("bytes"),
             FieldType::Picture => f.write_str("picture"),
+            FieldType::Texts(n) => write!(f, "text[{n}]"),
             FieldType::Tensor { dtype, shape } if shape.is_empty() => dtype.fmt(f),
             FieldType::Tensor { dtype, shape } => write!(f, "{dtype}{shape:?}"),
         }
@@ -157,12 +164,17 @@ mod tests {
 
     #[test]
     fn a_type_is_read_as_it_is_shown_and_nothing_else_is() {
-        for text in ["text", "json", "bytes", "picture", "f32", "f64", "i16", "i64[8]", "u8[2, 3]"] {
+        for text in ["text", "text[2]", "json", "bytes", "picture", "f32", "f64", "i16", "i64[8]", "u8[2, 3]"]
+        {
             assert_eq!(FieldType::parse(text).unwrap().to_string(), text);
         }
         let wrong = [
             "",
             "f128",
+            "text[]",
+            "text[0]",
+            "text[2, 2]",
+            "text[4097]",
             "f32[",
             "f32[]x",
             "f32[0]",

@@ -32,7 +32,7 @@ pub enum FieldBuffer {
 impl FieldRow {
     pub fn new(fields: &[Field], max_pixels: u64) -> Self {
         let cell = |field: &Field| match field.ty {
-            FieldType::Text | FieldType::Json => FieldBuffer::Text(String::new()),
+            FieldType::Text | FieldType::Texts(_) | FieldType::Json => FieldBuffer::Text(String::new()),
             FieldType::Bytes(_) | FieldType::Tensor { .. } => FieldBuffer::Bytes(Vec::new()),
             FieldType::Picture => FieldBuffer::Picture(Box::new(UndecodedPicture::new(max_pixels))),
         };
@@ -196,7 +196,7 @@ impl FieldBuffer {
 fn wrong(field: &Field, found: String) -> ItemError {
     let expected = match field.ty {
         FieldType::Picture => "the path of a picture",
-        FieldType::Text | FieldType::Json => "text",
+        FieldType::Text | FieldType::Texts(_) | FieldType::Json => "text",
         FieldType::Bytes(_) | FieldType::Tensor { .. } => "a tensor",
     };
     ItemError {

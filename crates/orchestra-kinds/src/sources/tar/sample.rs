@@ -67,7 +67,7 @@ pub fn start(columns: &[Field], options: &ReadOptions) -> Box<dyn FetchRun> {
                 return Err(refuse(FailureKind::Read, error));
             }
             let most = match &field.ty {
-                FieldType::Text | FieldType::Json => LARGEST_TEXT,
+                FieldType::Text | FieldType::Texts(_) | FieldType::Json => LARGEST_TEXT,
                 FieldType::Tensor { .. } => LARGEST_TENSOR as u64 + HEAD as u64,
                 FieldType::Bytes(_) | FieldType::Picture => LARGEST_FILE_BYTES,
             };
