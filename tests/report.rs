@@ -21,7 +21,7 @@ fn a_run_with_failures_is_one_page_that_says_what_failed_and_why() {
     let page = fs::read_to_string(out.join("report.html")).unwrap();
     for said in [
         "Of 105 items, 100 are done, 5 failed.",
-        "none is lost, doubled or stray",
+        "each once, and no file is damaged",
         "id=\"graph\"",
         "data:image/png;base64,",
     ] {
@@ -88,7 +88,9 @@ fn a_run_that_was_killed_five_times_shows_six_starts_and_an_exact_account() {
     place.open_gate();
     place.run(&["--report"]).must_exit(0);
     let page = fs::read_to_string(place.out().join("report.html")).unwrap();
-    for said in ["in 6 starts", "All 300 items are done.", "none is lost, doubled or stray", "start 6 of 6"] {
+    for said in
+        ["in 6 starts", "All 300 items are done.", "each once, and no file is damaged", "start 6 of 6"]
+    {
         assert!(page.contains(said), "{said}");
     }
     assert_eq!(page.matches("the one before was killed").count(), 2 * 5, "a mark and a line for each");

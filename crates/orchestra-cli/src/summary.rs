@@ -289,7 +289,7 @@ digits finished: 10,000 items read, 10,000 done, 0 failed
             let pace = StagePace { stage: "run".into(), workers: 1, busy: 0.974, cores_idle: 0.5, set };
             pace_line(RunStatus { bottleneck, pace: Some(pace), ..report() })
         };
-        let busy = "`run`: its 1 worker was busy 97 %, and 50 % of the cores were idle";
+        let busy = "`run`: its 1 worker was busy 97 %, and the run used 50 % of the cores";
         let helps = format!("set by {busy}; --set models.digits.workers=2 helps");
         assert_eq!(of(Bottleneck::Inference, &["models.digits.workers=2"]), helps);
         assert_eq!(

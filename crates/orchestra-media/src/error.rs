@@ -18,7 +18,7 @@ const QUOTED_BYTES: usize = 12;
 pub enum MediaError {
     #[error("the file is empty, expected a {}", Format::LIST)]
     Empty,
-    #[error("starts with `{start}`, expected a {}; convert it first", Format::LIST)]
+    #[error("starts with `{start}`, expected a {}; convert it, or get it again", Format::LIST)]
     UnknownFormat {
         /// The first bytes, printable ones as they are, others as `\xNN`.
         start: String,
@@ -150,7 +150,7 @@ mod tests {
         let text = MediaError::no_picture(b"hello world, this is no picture").to_string();
         assert_eq!(
             text,
-            "starts with `hello world,`, expected a JPEG, PNG, WebP, BMP, TIFF or GIF file; convert it first"
+            "starts with `hello world,`, expected a JPEG, PNG, WebP, BMP, TIFF or GIF file; convert it, or get it again"
         );
         let text = MediaError::no_picture(&[0, 1, 0x80]).to_string();
         assert!(text.starts_with(r"starts with `\x00\x01\x80`"), "{text}");

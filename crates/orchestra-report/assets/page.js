@@ -18,6 +18,10 @@
         const data = plot.parentElement?.querySelector("script");
         if (!data) return;
         const chart = /** @type {Chart} */ (JSON.parse(data.textContent || "null"));
+        // Values over time are counts and rates, of which nothing is none; those of steps lie anywhere.
+        /** @type {(_u: unknown, _least: number, most: number) => [number, number]} */
+        const fromZero = (_u, _least, most) => [0, most > 0 ? most * 1.1 : 1];
+        const overTime = chart.x_label === "seconds";
         const many = chart.series.length > MOST_COLORED;
         const axis = { stroke: color("--soft"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line") } };
         const series = chart.series.map((one, at) => ({
@@ -43,7 +47,7 @@
         new uPlot({
             width: Math.max(plot.clientWidth, 200),
             height: HEIGHT,
-            scales: { x: { time: false } },
+            scales: { x: { time: false }, y: overTime ? { range: fromZero } : {} },
             axes: [{ ...axis, label: chart.x_label, labelSize: 20, size: 40 }, { ...axis, size: 60 }],
             series: [{ label: chart.x_label }, ...series],
             legend: { show: !many, live: false },

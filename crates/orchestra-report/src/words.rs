@@ -20,9 +20,9 @@ pub fn pace_in_words(report: &RunStatus) -> Option<String> {
     let busiest = report.pace.as_ref().map(|StagePace { stage, workers, busy, cores_idle, .. }| {
         let workers = counted(*workers, "worker was", "workers were");
         format!(
-            "`{stage}`: its {workers} busy {} %, and {} % of the cores were idle",
+            "`{stage}`: its {workers} busy {} %, and the run used {} % of the cores",
             percent(*busy),
-            percent(*cores_idle)
+            percent(1.0 - cores_idle)
         )
     });
     let set = report.pace.as_ref().map_or(&[][..], |pace| &pace.set);

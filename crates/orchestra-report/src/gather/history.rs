@@ -11,6 +11,8 @@ use orchestra_machine::MachineUse;
 const MOST_WORKERS: usize = 4000;
 /// Statuses that curves are drawn from.
 const MOST_MOMENTS: usize = 300;
+/// Places of a curve of rates.
+const MOST_RATES: f64 = 60.0;
 
 #[derive(Debug, Clone, Default)]
 pub struct RunHistory {
@@ -163,10 +165,11 @@ impl RunHistory {
         self.starts.iter().map(|start| self.clock(start.at)).collect()
     }
 
-    /// The rate of a counter between statuses of one start, by the clock: at each status, how much it grew by per second since the one before.
+    /// The rate of a counter by the clock: how much it grew by per second since the last one. A short run has fewer, or batches that end would be peaks.
     pub fn rate(&self, counter: impl Fn(&Moment) -> Option<f64>) -> Vec<(f64, Option<f64>)> {
         let mut before: Option<(usize, f64, f64)> = None;
         let mut rates = Vec::with_capacity(self.moments.len());
+        let shortest = self.length() / MOST_RATES;
         for moment in &self.moments {
             let began = self.starts[moment.start].at;
             let Some(now) = counter(moment) else {
@@ -177,6 +180,9 @@ impl RunHistory {
                 Some((start, at, value)) if start == moment.start => (at, value),
                 _ => (began, 0.0),
             };
+            if moment.at - at < shortest {
+                continue;
+            }
             let rate = (now - value).max(0.0) / (moment.at - at).max(1e-3);
             rates.push((self.clock(moment.at), Some(rate)));
             before = Some((moment.start, moment.at, now));

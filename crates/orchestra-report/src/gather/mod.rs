@@ -21,6 +21,8 @@ use crate::words::shell_word;
 
 pub use curves::CurvePlot;
 pub use failures::FailedGroup;
+#[cfg(test)]
+pub use history::RunStart;
 use history::place_in_plan;
 pub use history::{Moment, RunHistory, WorkerLife};
 pub use pictures::{PictureFinder, Thumbnail};

@@ -74,6 +74,7 @@ pub fn verdict(report: &RunReport) -> Markup {
     html! {
         p.verdict.(class) {
             strong { (if report.is_service { "The service" } else { "The run" }) " " (said(report)) "." } " " (of_items) " " (of_tasks)
+            @if !report.failures.is_empty() { " " a href="#failures" { "Why " (if items.failed == 1 { "it" } else { "they" }) " failed" } }
         }
         p.facts {
             "Started " (began(report)) " UTC"
@@ -162,7 +163,7 @@ fn checked(report: &RunReport) -> Markup {
                 @let faults: u64 = found.counts.values().sum();
                 @if faults == 0 {
                     p.good { "Counted again from the files: " (counted(found.records, "record", "records")) " and " (counted(found.failed, "failure", "failures"))
-                        " account for " (counted(found.items, "item", "items")) "; none is lost, doubled or stray, and no file is damaged." }
+                        " account for " (counted(found.items, "item", "items")) ", each once, and no file is damaged." }
                 } @else {
                     p.bad { "Counted again from the files, " (counted(faults, "fault was found", "faults were found")) ":" }
                     ul { @for fault in &found.faults { li { (fault) } } }

@@ -116,8 +116,8 @@ pub fn latency(report: &RunReport) -> Option<Markup> {
         {
             let n: u64 = counts.iter().sum();
             let time = |q: f64| match quantile(counts, TIMES, q) {
-                Some(nanos) => table::number(nanos, milliseconds(nanos)),
-                None => table::text("–"),
+                Some(nanos) => table::number(nanos, at_most(nanos)),
+                None => table::none(),
             };
             rows.push(vec![
                 table::text(&stage.name),
@@ -137,7 +137,7 @@ pub fn latency(report: &RunReport) -> Option<Markup> {
     }
     (!rows.is_empty()).then(|| {
         html! {
-            p { "Of every batch. Quantiles are read from buckets, so each is at most the bound that is shown." }
+            p { "Of every batch. Times are counted in buckets, so a quantile is known up to the bound of its bucket." }
             (table("Times of batches", &["stage", "what", "batches", "p50", "p90", "p99"], rows))
             div.charts { @for figure in figures { (figure) } }
         }
@@ -189,7 +189,7 @@ fn devices_table(report: &RunReport) -> Markup {
         let usage = &device.usage;
         let gib = |bytes: Option<u64>| {
             bytes.map_or_else(
-                || table::text("–"),
+                || table::none(),
                 |bytes| table::number(bytes as f64, format!("{:.2} GiB", bytes as f64 / GIB)),
             )
         };
@@ -202,15 +202,14 @@ fn devices_table(report: &RunReport) -> Markup {
             gib(usage.worker_memory_max),
             usage
                 .worker_cpu_seconds
-                .map_or_else(|| table::text("–"), |seconds| table::number(seconds, elapsed(seconds))),
+                .map_or_else(|| table::none(), |seconds| table::number(seconds, elapsed(seconds))),
             gib(usage.memory_used_max),
-            usage.utilization_mean.map_or_else(
-                || table::text("–"),
-                |mean| table::number(mean, format!("{:.0} %", mean * 100.0)),
-            ),
+            usage
+                .utilization_mean
+                .map_or_else(|| table::none(), |mean| table::number(mean, format!("{:.0} %", mean * 100.0))),
             usage
                 .power_mean_watts
-                .map_or_else(|| table::text("–"), |watts| table::number(watts, format!("{watts:.0} W"))),
+                .map_or_else(|| table::none(), |watts| table::number(watts, format!("{watts:.0} W"))),
             table::text(device.lost.clone().unwrap_or_default()),
         ]
     });
@@ -250,6 +249,11 @@ fn bars(title: &str, counts: &[u64], bounds: &[u64], name: impl Fn(f64) -> Strin
             }
         }
     }
+}
+
+/// A quantile that is read from buckets.
+pub fn at_most(nanos: f64) -> String {
+    format!("≤ {}", milliseconds(nanos))
 }
 
 /// `0.4 ms`, `12 ms`, `3.2 s` of nanoseconds.

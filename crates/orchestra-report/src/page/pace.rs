@@ -27,7 +27,7 @@ pub fn pace(report: &RunReport) -> Option<Markup> {
         loaders.seconds_loading + loaders.seconds_waiting_for_row + loaders.seconds_waiting_for_sinks;
     let share = |seconds: f64| format!("{:.0} %", seconds / of_loaders * 100.0);
     Some(html! {
-        p.lead { (words) }
+        p.lead { (with_code(&words)) }
         @if status.seconds_items < TELLING_SECONDS {
             p { "The run took " (elapsed(status.seconds_items)) ", mostly the start of its workers: this says little of a longer one." }
         }
@@ -39,21 +39,29 @@ pub fn pace(report: &RunReport) -> Option<Markup> {
                 @if loaders.restarts > 0 { " " (counted(loaders.restarts, "loader process was", "loader processes were")) " replaced." }
             }
         }
-        (table("Stages, in the order of the graph", &["stage", "kind", "in", "out", "failed", "workers", "busy", "rows/s", "mean batch", "run p50", "run p99"], rows.collect()))
+        (table("Stages, in the order of the graph", &["stage", "kind", "in", "out", "failed", "workers", "busy", "rows in/s", "mean batch", "run p50", "run p99"], rows.collect()))
     })
+}
+
+/// What stands between backticks is code.
+fn with_code(words: &str) -> Markup {
+    html! {
+        @for (at, part) in words.split('`').enumerate() {
+            @if at % 2 == 1 { code { (part) } } @else { (part) }
+        }
+    }
 }
 
 fn row(report: &RunReport, stage: &StageStatus) -> Vec<table::Cell> {
     let status = &report.status;
-    let none = || table::number(-1.0, "–");
     let seconds = (status.seconds_items - status.seconds_starting).max(1e-3);
     let busy = stage.seconds_busy / (seconds * stage.workers.max(1) as f64);
     let kind = report.plan.pipelines.iter().flat_map(|pipeline| &pipeline.nodes);
     let kind =
         kind.filter(|node| node.name == stage.name).map(|node| node.kind.as_str()).next().unwrap_or("");
     let time = |batches: &BatchStatus, q: f64| match quantile(&batches.run_times, TIMES, q) {
-        Some(nanos) => table::number(nanos, super::measures::milliseconds(nanos)),
-        None => none(),
+        Some(nanos) => table::number(nanos, super::measures::at_most(nanos)),
+        None => table::none(),
     };
     let batches = stage.batches.as_ref();
     vec![
@@ -62,17 +70,17 @@ fn row(report: &RunReport, stage: &StageStatus) -> Vec<table::Cell> {
         table::count(stage.entered),
         table::count(stage.out),
         table::count(stage.failed),
-        if stage.workers > 0 { table::count(stage.workers) } else { none() },
+        if stage.workers > 0 { table::count(stage.workers) } else { table::none() },
         if stage.workers > 0 {
             table::number(busy, format!("{:.0} %", busy.min(1.0) * 100.0))
         } else {
-            none()
+            table::none()
         },
-        table::number(stage.out as f64 / seconds, per_second(stage.out as f64 / seconds)),
+        table::number(stage.entered as f64 / seconds, per_second(stage.entered as f64 / seconds)),
         batches
             .and_then(|_| mean_batch(stage))
-            .map_or_else(none, |mean| table::number(mean, format!("{mean:.1}"))),
-        batches.map_or_else(none, |batches| time(batches, 0.5)),
-        batches.map_or_else(none, |batches| time(batches, 0.99)),
+            .map_or_else(table::none, |mean| table::number(mean, format!("{mean:.1}"))),
+        batches.map_or_else(table::none, |batches| time(batches, 0.5)),
+        batches.map_or_else(table::none, |batches| time(batches, 0.99)),
     ]
 }

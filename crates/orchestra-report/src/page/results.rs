@@ -2,6 +2,7 @@
 
 use maud::{Markup, html};
 use orchestra_core::FailureKind;
+use orchestra_launch::FAILURE_RECORDS;
 
 use crate::gather::{LabelledBox, RunReport, SinkSamples, Thumbnail};
 use crate::human::{count, counted};
@@ -15,7 +16,7 @@ pub fn failures(report: &RunReport) -> Option<Markup> {
     Some(html! {
         p.lead {
             (counted(failed.max(shown), "item", "items")) " failed, for " (counted(report.failures.len() as u64, "cause", "causes"))
-            "; all of them are in " code { "failures.jsonl" } "."
+            "; all of them are in " code { (report.folder.join(FAILURE_RECORDS).display()) } "."
         }
         @for group in &report.failures {
             @let cause = &group.cause;
@@ -23,7 +24,7 @@ pub fn failures(report: &RunReport) -> Option<Markup> {
                 h3 { (counted(cause.items, "item", "items")) " at " code { (cause.stage) } ": " (kind(&cause.kind)) }
                 pre { (cause.error) }
                 p { "The first of them: " code { (cause.item) } "." }
-                @if !group.pictures.is_empty() { div.pictures { @for shown in &group.pictures { (picture(shown, &[])) } } }
+                @if !group.pictures.is_empty() { div.pictures { @for shown in &group.pictures { div { (picture(shown, &[])) p { code { (shown.name) } } } } } }
             }
         }
         @if failed > shown { p { (count(failed - shown)) " for other causes." } }

@@ -41,6 +41,18 @@ impl Clock<'_> {
         }
     }
 
+    /// Seconds of work in each bucket, of which one has room for `most`. Work is counted when it ends, so what is more was done before.
+    fn work(&self, counter: impl Fn(&Moment) -> f64, most: f64) -> [f64; BUCKETS] {
+        let mut work = self.growth(counter);
+        let mut before = 0.0;
+        for bucket in work.iter_mut().rev() {
+            let all = *bucket + before;
+            *bucket = all.min(most);
+            before = all - *bucket;
+        }
+        work
+    }
+
     /// How much a counter grew in each bucket.
     fn growth(&self, counter: impl Fn(&Moment) -> f64) -> [f64; BUCKETS] {
         let mut growth = [0.0; BUCKETS];
@@ -132,22 +144,23 @@ fn of_stage(clock: &Clock<'_>, name: &str, workers: u64) -> Lane {
     let stage = |moment: &Moment| {
         moment.status.stages.iter().find(|stage| stage.name == name).map(|stage| stage.seconds_busy)
     };
-    let run = clock.growth(|moment| stage(moment).unwrap_or(0.0));
+    let whole = clock.width * workers as f64;
+    let run = clock.work(|moment| stage(moment).unwrap_or(0.0), whole);
     let mut load = [0.0; BUCKETS];
     for life in clock.history.workers.iter().filter(|life| life.stage == name) {
         let until = life.ready.or(life.ended.as_ref().map(|(at, _)| *at));
         let until = until.unwrap_or(clock.history.starts[life.start].until);
         clock.spread(&mut load, life.began, until, until - life.began);
     }
-    let whole = clock.width * workers as f64;
     let in_words = in_words(&[("running", &run), ("loading", &load)], whole);
     let of = |shares: [f64; BUCKETS]| shares.map(|share| (share / whole).min(1.0));
     Lane { name: name.to_owned(), shares: vec![("run", of(run)), ("load", of(load))], in_words }
 }
 
 fn of_device(clock: &Clock<'_>, at: usize, name: &str, workers: u64) -> Lane {
-    let run = clock.growth(|moment| moment.status.devices.get(at).map_or(0.0, |device| device.seconds_busy));
     let whole = clock.width * workers as f64;
+    let busy = |moment: &Moment| moment.status.devices.get(at).map_or(0.0, |device| device.seconds_busy);
+    let run = clock.work(busy, whole);
     let in_words = in_words(&[("running", &run)], whole);
     Lane { name: name.to_owned(), shares: vec![("run", run.map(|share| (share / whole).min(1.0)))], in_words }
 }
@@ -282,6 +295,33 @@ fn draw_slot(clock: &Clock<'_>, slot: &str, attempts: &[&Attempt], length: f64) 
                 }
             }
             span.words { (words) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_launch::RunStatus;
+
+    use super::*;
+    use crate::gather::RunStart;
+
+    #[test]
+    fn a_worker_that_is_never_idle_has_no_gap_however_long_its_batches_are() {
+        // Ten statuses a second over a minute, of which each sees a batch once it has ended.
+        let start = RunStart { at: 0.0, until: 60.0, ..RunStart::default() };
+        let moment =
+            |n: usize| Moment { at: n as f64 / 10.0, start: 0, machine: None, status: RunStatus::default() };
+        let moments = (1..=600).map(moment).collect();
+        let history = RunHistory { starts: vec![start], moments, ..RunHistory::default() };
+        let clock = Clock { history: &history, width: 60.0 / BUCKETS as f64 };
+        for tenths in [1, 3, 7, 25, 60] {
+            let ended =
+                |moment: &Moment| ((moment.at * 10.0).round() as usize / tenths * tenths) as f64 / 10.0;
+            let work = clock.work(ended, clock.width);
+            let last = ((600 / tenths * tenths) as f64 / 10.0 / clock.width) as usize;
+            let is_full = |seconds: &f64| (seconds - clock.width).abs() < 1e-6;
+            assert!(work[..last].iter().all(is_full), "{tenths}: {work:?}");
         }
     }
 }
