@@ -1,7 +1,7 @@
 //! When a batch leaves that is not full: a full one leaves by itself (`slot_claims.rs`). It never touches rows, workers or clocks.
 //!
 //! Batching is work-conserving: as long as every worker is busy the open batch grows until it is full, and when one is free it leaves once
-//! it is full, its oldest row has waited long enough, or no more rows will come.
+//! it is large enough, its oldest row has waited long enough, or no more rows will come.
 //! Times are durations since the start of the run.
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ crate::named_enum! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum LeaveReason {
-        /// It reached the largest size.
+        /// It reached the largest size, or one that is enough for a worker that is free.
         Full = "full",
         /// Its oldest row had waited for `batch.wait`.
         Timer = "timer",
@@ -30,6 +30,8 @@ crate::named_enum! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchPolicy {
     pub max_batch: usize,
+    /// With so many rows it does not wait for more while a worker is free.
+    pub enough: usize,
     /// How long the oldest row waits for a batch to fill while a worker is free.
     pub wait: Duration,
 }
@@ -70,6 +72,9 @@ impl BatchPolicy {
         if idle_workers == 0 {
             return Decision::Keep;
         }
+        if open.rows >= self.enough {
+            return Decision::Leave(LeaveReason::Full);
+        }
         let due = open.oldest_since.saturating_add(self.wait);
         if now >= due { Decision::Leave(LeaveReason::Timer) } else { Decision::LookAgainAt(due) }
     }
@@ -79,7 +84,7 @@ impl BatchPolicy {
 mod tests {
     use super::*;
 
-    const POLICY: BatchPolicy = BatchPolicy { max_batch: 8, wait: Duration::from_millis(5) };
+    const POLICY: BatchPolicy = BatchPolicy { max_batch: 8, enough: 6, wait: Duration::from_millis(5) };
 
     fn open(rows: usize) -> Option<OpenBatch> {
         Some(OpenBatch { rows, oldest_since: Duration::from_millis(100) })
@@ -92,6 +97,8 @@ mod tests {
         for (open, idle, is_drained, now, decision) in [
             (open(8), 0, false, ms(0), leave(LeaveReason::Full)),
             (open(7), 0, false, ms(9000), Decision::Keep),
+            (open(6), 1, false, ms(0), leave(LeaveReason::Full)),
+            (open(5), 1, false, ms(104), Decision::LookAgainAt(ms(105))),
             (open(1), 1, false, ms(104), Decision::LookAgainAt(ms(105))),
             (open(1), 1, false, ms(105), leave(LeaveReason::Timer)),
             (open(3), 0, true, ms(0), leave(LeaveReason::Drain)),

@@ -42,6 +42,8 @@ struct Batch {
 #[derive(Debug, Default)]
 pub struct Ledger {
     max_batch: usize,
+    /// Rows of a batch until larger ones are known to be quick.
+    first_batch: usize,
     streams: usize,
     /// Batches that wait at a worker beyond those.
     ready: usize,
@@ -69,7 +71,12 @@ pub struct Ledger {
 impl Ledger {
     /// An empty ledger for batches of up to `max_batch` rows, and workers that run one at a time while one more waits there.
     pub fn new(max_batch: usize) -> Self {
-        Self { max_batch, streams: 1, ready: 1, ..Self::default() }
+        Self { max_batch, first_batch: max_batch, streams: 1, ready: 1, ..Self::default() }
+    }
+
+    /// The same for batches of `first` rows, which grow up to `max_batch` while they are quick. [`Ledger::took`] says that.
+    pub fn with_first_batch(self, first: usize) -> Self {
+        Self { first_batch: first, ..self }
     }
 
     /// The same for workers that run up to `streams` batches at once, at least 1: they begin them in the order in which they were sent, and
@@ -113,7 +120,7 @@ impl Ledger {
     }
 
     pub fn worker_ready(&mut self, worker: WorkerId, device: DeviceId) {
-        self.ceilings.entry(device).or_insert_with(|| Ceiling::new(self.max_batch));
+        self.ceilings.entry(device).or_insert_with(|| Ceiling::growing(self.first_batch, self.max_batch));
         self.history.worker_came(device);
         self.workers.insert(worker, Worker::on(device));
     }
@@ -149,6 +156,13 @@ impl Ledger {
         Some(Completed { rows: b.rows, device })
     }
 
+    /// How long a device took for a batch that is done, whose answer had so many bytes in frames.
+    pub fn took(&mut self, device: DeviceId, rows: usize, time: Duration, bytes: usize) {
+        if let Some(c) = self.ceilings.get_mut(&device) {
+            c.took(rows, time, bytes);
+        }
+    }
+
     /// A batch that was just dispatched is not sent, because nobody waits for its rows any more. It says nothing about its worker.
     pub fn withdraw(&mut self, worker: WorkerId, batch: BatchId) {
         if let Some(w) = self.workers.get_mut(&worker) {
@@ -182,6 +196,7 @@ impl Ledger {
         let is_of_the_model = matches!(fault, RunErrorKind::Shape | RunErrorKind::Mixed);
         let device = self.take_from(worker, batch, !is_of_the_model)?;
         let b = self.batches.remove(&batch)?;
+        self.ceilings.get_mut(&device).into_iter().for_each(Ceiling::failed);
         let rows = b.rows.count;
         // Memory for fewer rows than these is nothing unusual; the device's ceiling learns of it.
         if fault == RunErrorKind::Model || (fault == RunErrorKind::OutOfMemory && rows == 1) {
@@ -235,6 +250,9 @@ impl Ledger {
             self.history.worker_went(gone.device);
         }
         let begun: Vec<BatchId> = gone.begun(self.streams).collect();
+        if !begun.is_empty() {
+            self.ceilings.get_mut(&gone.device).into_iter().for_each(Ceiling::failed);
+        }
         let alone = self.alone.take_if(|a| begun.contains(a)).is_some();
         let bisecting = gone.bisecting || {
             let mut ran = begun.iter().filter_map(|id| self.batches.get(id));

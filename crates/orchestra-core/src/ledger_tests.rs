@@ -63,6 +63,29 @@ fn a_worker_that_dies_for_lack_of_memory_counts_as_one_that_says_so() {
 }
 
 #[test]
+fn quick_batches_grow_until_one_has_no_result() {
+    let ms = Duration::from_millis(1);
+    let mut ledger = Ledger::new(64).with_first_batch(4);
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.add(rows(0, 64), LeaveReason::Full);
+    let mut sizes = Vec::new();
+    for _ in 0..3 {
+        let a = ledger.dispatch(T).unwrap();
+        sizes.push(a.rows.count);
+        let done = ledger.done(a.worker, a.batch).unwrap();
+        ledger.took(done.device, done.rows.count, ms, 0);
+    }
+    assert_eq!(sizes, [4, 8, 16]);
+    let a = ledger.dispatch(T).unwrap();
+    assert_eq!(a.rows.count, 32);
+    let _ = ledger.worker_lost(a.worker, &WorkerExit::Signal(11), "", T);
+    ledger.worker_ready(WorkerId(1), DeviceId(0));
+    let next = ledger.dispatch(T).unwrap();
+    assert!(next.rows.count <= 4, "what follows is small again, a suspect or not");
+    assert_eq!(ledger.ceiling(DeviceId(0)), 64, "that is a matter of memory");
+}
+
+#[test]
 fn while_a_batch_runs_alone_nothing_else_is_sent() {
     let mut ledger = Ledger::new(1);
     ledger.worker_ready(WorkerId(0), DeviceId(0));

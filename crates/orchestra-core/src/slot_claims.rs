@@ -201,6 +201,23 @@ impl<S> SlotClaims<S> {
         (open.claims() < self.slot_rows).then_some(Closed { slot, rows: open.claims() })
     }
 
+    /// The same for this slot alone, of which the caller holds a row that is not published: no other slot can have taken its place.
+    pub fn close_slot(&self, slot: SlotId) -> Option<Closed> {
+        let mut open = self.open.load(Ordering::Acquire);
+        while OpenSlot(open).slot() == Some(slot) {
+            let closed =
+                self.open.compare_exchange_weak(open, OpenSlot::NONE.0, Ordering::AcqRel, Ordering::Acquire);
+            match closed {
+                Ok(_) => {
+                    let rows = OpenSlot(open).claims();
+                    return (rows < self.slot_rows).then_some(Closed { slot, rows });
+                }
+                Err(now) => open = now,
+            }
+        }
+        None
+    }
+
     /// Opens a slot again that was closed and is not ended. No slot with room is open, and no other thread opens one meanwhile.
     pub fn reopen(&self, closed: Closed) {
         let open = OpenSlot::new(closed.slot).0 + closed.rows as u64;

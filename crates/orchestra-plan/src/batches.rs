@@ -13,14 +13,26 @@ const DEFAULT_BATCH: usize = 32;
 /// The same on the CPU where a batch of [`DEFAULT_BATCH`] is not [`SMALL`]. More rows only gain where the way to a worker and back takes long
 /// beside a batch, and take memory everywhere.
 const DEFAULT_BATCH_OF_LARGE_ROWS: usize = 8;
+/// What batches of a program grow to from [`DEFAULT_BATCH`] rows while they are quick and small: a row of a quick function takes less than a 32nd of what it takes to
+/// hand a batch over.
+const QUICK_BATCH: usize = 512;
 
-/// The most rows of a batch.
-pub(crate) fn max_batch(
+/// Rows of the batches of a stage.
+#[derive(Clone, Copy)]
+pub(crate) struct BatchRows {
+    /// The most.
+    pub max: usize,
+    /// See [`BatchPlan::grows_from`](crate::plan::BatchPlan::grows_from).
+    pub grows_from: Option<usize>,
+}
+
+/// The most rows of a batch, and what it begins with.
+pub(crate) fn batch_rows(
     stage: &StageNode,
     model: &ModelNode,
     devices: &[Device],
     cx: &mut Cx<'_>,
-) -> Result<usize, Reported> {
+) -> Result<BatchRows, Reported> {
     let (Some(plan), Some(Connected { slots: Some(slots), .. })) = (stage.batch_plan(), &stage.connected)
     else {
         return Err(Reported);
@@ -36,6 +48,7 @@ pub(crate) fn max_batch(
         );
         return cx.error(asked.span, message).fail();
     }
+    let mut grows_from = None;
     let (max, why) = match (plan.fixed_batch, asked.or(model.max_batch.as_ref())) {
         (Some(fixed), asked) => {
             if let Some(asked) = asked.filter(|a| a.value != fixed as u64) {
@@ -47,21 +60,38 @@ pub(crate) fn max_batch(
         }
         (None, Some(asked)) => (asked.value as usize, "as asked"),
         (None, None) if is_on_cuda(plan, devices) => (DEFAULT_BATCH, "the default on a GPU"),
-        (None, None) if is_small([&slots.inputs, &slots.outputs]) => {
-            (DEFAULT_BATCH, "the default on the CPU for small rows")
-        }
-        (None, None) => {
-            (DEFAULT_BATCH_OF_LARGE_ROWS, "the default on the CPU, where larger ones gain nothing")
-        }
+        (None, None) => match row_bytes([&slots.inputs, &slots.outputs]) {
+            bytes if !is_small(bytes) => {
+                (DEFAULT_BATCH_OF_LARGE_ROWS, "the default on the CPU, where larger ones gain nothing")
+            }
+            bytes if model.code().is_some() => {
+                grows_from = Some(DEFAULT_BATCH);
+                (
+                    quick_batch(bytes),
+                    "the default of a program for small rows, once they are known to be quick",
+                )
+            }
+            _ => (DEFAULT_BATCH, "the default on the CPU for small rows"),
+        },
     };
     cx.reasons.push(format!("stage `{name}`: batches of up to {max}: {why}"));
-    Ok(max)
+    Ok(BatchRows { max, grows_from })
 }
 
-/// Whether a batch of the default size is small. A shape that is not known takes no room in a slot.
-fn is_small(tensors: [&[TensorSpec]; 2]) -> bool {
+/// What a row takes in a slot. A shape that is not known takes no room there.
+fn row_bytes(tensors: [&[TensorSpec]; 2]) -> usize {
     let row_bytes = tensors.into_iter().flatten().filter_map(TensorSpec::row_bytes);
-    row_bytes.fold(0, usize::saturating_add).saturating_mul(DEFAULT_BATCH) <= SMALL
+    row_bytes.fold(0, usize::saturating_add)
+}
+
+/// The most rows of quick batches: no more than are small together.
+fn quick_batch(row_bytes: usize) -> usize {
+    (SMALL / row_bytes.max(1)).clamp(DEFAULT_BATCH, QUICK_BATCH)
+}
+
+/// Whether a batch of the default size is small.
+fn is_small(row_bytes: usize) -> bool {
+    row_bytes.saturating_mul(DEFAULT_BATCH) <= SMALL
 }
 
 #[cfg(test)]
@@ -75,9 +105,11 @@ mod tests {
         let tensor =
             |dim| TensorSpec { name: "x".into(), dtype: DType::U8, row: vec![dim], batch: Dim::Dynamic };
         let rows_of = |bytes| [tensor(Dim::Fixed(bytes))];
-        assert!(is_small([&rows_of(30 << 10), &rows_of(2 << 10)]));
-        assert!(!is_small([&rows_of(30 << 10), &rows_of((2 << 10) + 1)]));
-        assert!(is_small([&rows_of(30 << 10), &[tensor(Dim::Dynamic)]]));
-        assert!(!is_small([&rows_of(usize::MAX), &rows_of(usize::MAX)]));
+        let is_small = |inputs: &[TensorSpec], outputs: &[TensorSpec]| is_small(row_bytes([inputs, outputs]));
+        assert!(is_small(&rows_of(30 << 10), &rows_of(2 << 10)));
+        assert!(!is_small(&rows_of(30 << 10), &rows_of((2 << 10) + 1)));
+        assert!(is_small(&rows_of(30 << 10), &[tensor(Dim::Dynamic)]));
+        assert!(!is_small(&rows_of(usize::MAX), &rows_of(usize::MAX)));
+        assert_eq!([0, 2 << 10, 8 << 10, 32 << 10, usize::MAX].map(quick_batch), [512, 512, 128, 32, 32]);
     }
 }

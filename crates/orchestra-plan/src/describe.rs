@@ -329,7 +329,10 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
     write_carried(out, plan, &batch.passthrough_columns[batch.values.len()..])?;
     let rows = match batch.fixed_batch {
         Some(n) => format!("always {n} (smaller ones are padded)"),
-        None => format!("up to {}", batch.max_batch),
+        None => match batch.grows_from {
+            Some(first) => format!("up to {first}, where they are quick up to {}", batch.max_batch),
+            None => format!("up to {}", batch.max_batch),
+        },
     };
     let wait = humantime::format_duration(batch.wait);
     writeln!(out, "    batch: {rows}, the oldest item waits at most {wait}")?;

@@ -3,7 +3,7 @@
 use orchestra_core::PipelineId;
 use orchestra_core::data::ColumnType;
 
-use crate::batches::max_batch;
+use crate::batches::{BatchRows, batch_rows};
 use crate::bytes::format_bytes;
 use crate::cx::Cx;
 use crate::devices::{Device, is_on_cuda};
@@ -65,10 +65,10 @@ impl SlotMemory {
         devices: &[Device],
         cx: &mut Cx<'_>,
     ) -> Result<(), Reported> {
-        let sizes = workflow.batch_stages().map(|(stage, model)| max_batch(stage, model, devices, cx));
-        let sizes: Vec<usize> = sizes.collect::<Result<_, _>>()?;
-        let demand = |((stage, _), size)| demand(stage, size, devices).ok_or(Reported);
-        let demands = workflow.batch_stages().zip(sizes).map(demand).collect::<Result<Vec<_>, _>>()?;
+        let sizes = workflow.batch_stages().map(|(stage, model)| batch_rows(stage, model, devices, cx));
+        let sizes: Vec<BatchRows> = sizes.collect::<Result<_, _>>()?;
+        let demand = |((stage, _), size): (_, &BatchRows)| demand(stage, size.max, devices).ok_or(Reported);
+        let demands = workflow.batch_stages().zip(&sizes).map(demand).collect::<Result<Vec<_>, _>>()?;
         let has_open = |demand: &SlotDemand<'_>| demand.outputs.iter().any(|of| of.row_bytes().is_none());
         let open = if demands.iter().any(has_open) { self.open_bytes() } else { 0 };
         let limit = self.limit.map(|limit| limit.saturating_sub(open));
@@ -94,8 +94,9 @@ impl SlotMemory {
             workflow.stages[..workflow.n_stages].iter_mut().filter_map(|stage| stage.connected.as_mut());
         let batches =
             stages.filter_map(|connected| Some((connected.plan.batch_mut()?, connected.slots.as_ref()?)));
-        for ((batch, slots), layout) in batches.zip(layouts) {
+        for ((batch, slots), (layout, rows)) in batches.zip(layouts.into_iter().zip(sizes)) {
             let on_cuda = is_on_cuda(batch, devices);
+            batch.grows_from = rows.grows_from.filter(|first| *first < rows.max);
             batch.max_batch = layout.slot_rows;
             // A convolution of ONNX Runtime keeps the plan of cuDNN for one shape, and makes it anew whenever the shape changes.
             batch.padded_to = on_cuda.then_some(batch.max_batch);

@@ -16,6 +16,7 @@ use super::{BatchQueue, Ledger, Worker};
 use crate::batch_events::{Assignment, Rows};
 use crate::batching::LeaveReason;
 use crate::blame::IsolatedRun;
+use crate::ceiling::Ceiling;
 use crate::ids::{BatchId, DeviceId, WorkerId};
 
 /// How long a suspect waits for the replacement of a worker that died, before another worker is replaced for its sake.
@@ -35,7 +36,7 @@ struct WorkerCandidate {
 }
 
 impl Ledger {
-    /// Sends a waiting batch to the best worker, if there is both. What exceeds the device's ceiling is cut off, and waits at the front.
+    /// Sends a waiting batch to the best worker, if there is both. What exceeds what the device is to be sent is cut off, and waits at the front.
     ///
     /// After `None`, ask for [`Ledger::next_confirmed`] and [`Ledger::next_to_replace`].
     pub fn dispatch(&mut self, now: Duration) -> Option<Assignment> {
@@ -151,7 +152,7 @@ impl Ledger {
         if is_suspect && self.history.deaths_in_a_row(device) >= DEATHS_BEFORE_SINGLE_ROWS {
             return 1;
         }
-        self.ceiling(device)
+        self.ceilings.get(&device).map_or(self.first_batch, Ceiling::next_batch)
     }
 
     /// Cuts what exceeds `most` rows off the batch and puts it at the front of those that wait.
@@ -161,9 +162,13 @@ impl Ledger {
             return;
         }
         let Rows { slot, first, count } = b.rows;
-        let rest = b.part(Rows { slot, first: first + most, count: count - most });
+        let mut rest = b.part(Rows { slot, first: first + most, count: count - most });
         b.rows.count = most;
-        b.reason = LeaveReason::Split;
+        if b.sent == 0 {
+            rest.reason = b.reason; // It is only larger than the device takes.
+        } else {
+            b.reason = LeaveReason::Split;
+        }
         let is_suspect = rest.suspicion.is_suspect();
         let rest = self.insert(rest);
         if is_suspect { self.waiting.push_suspect_front(rest) } else { self.waiting.push_front(rest) }

@@ -141,6 +141,9 @@ pub struct BatchPlan {
     pub values: Vec<Column>,
     /// Largest batch that the model runs, at least 1.
     pub max_batch: usize,
+    /// Where batches grow up to that: how many rows the first ones have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grows_from: Option<usize>,
     /// The only batch size the model accepts, if it has one (then equal to `max_batch`): smaller batches are padded.
     pub fixed_batch: Option<usize>,
     /// How long the oldest item waits for the batch to fill.
@@ -183,6 +186,11 @@ pub struct BatchPlan {
 }
 
 impl BatchPlan {
+    /// The most rows of a batch before it is known that more are quick.
+    pub fn first_batch(&self) -> usize {
+        self.grows_from.map_or(self.max_batch, |first| first.min(self.max_batch))
+    }
+
     /// The most slots that all workers together hold, running or ready.
     pub fn held_by_workers(&self) -> usize {
         let workers: usize = self.workers.iter().map(WorkerPlan::most).sum();

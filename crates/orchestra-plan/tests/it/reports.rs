@@ -132,7 +132,7 @@ fn a_help_that_was_followed_removes_its_error() {
 fn a_person_reads_the_whole_report_and_then_the_plan() {
     let mut wrong = Vec::new();
     let cases = cases(|has_text| has_text);
-    assert_eq!(cases.len(), 9);
+    assert_eq!(cases.len(), 10);
     for (path, text) in cases {
         let host = match path.file_stem().unwrap().to_str().unwrap() {
             "gpus" | "everything" => FakeHost::with_gpus(2),

@@ -118,8 +118,10 @@ impl BatcherState {
         let plan = &args.context.plan;
         let stage = &plan.stages[args.stage.index()];
         let batch = stage.batch().ok_or("a batcher was started for a stage that does not run in workers")?;
-        let policy = BatchPolicy { max_batch: batch.max_batch, wait: batch.wait };
-        let mut ledger = Ledger::new(batch.max_batch).with_streams(batch.streams).with_ready(batch.ready);
+        let policy =
+            BatchPolicy { max_batch: batch.max_batch, enough: batch.first_batch(), wait: batch.wait };
+        let ledger = Ledger::new(batch.max_batch).with_first_batch(batch.first_batch());
+        let mut ledger = ledger.with_streams(batch.streams).with_ready(batch.ready);
         batch.workers.iter().filter(|w| w.count > 0).for_each(|w| ledger.expect_device(w.device));
         Ok(Self {
             name: stage.name.clone(),

@@ -6,11 +6,12 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orchestra_core::batching::{LeaveReason, OpenBatch};
+use orchestra_core::data::OwnedValue;
 use orchestra_core::ledger::Rows;
 use orchestra_core::slot_claims::{Claim, Closed, Complete, NoneFree, SlotClaims};
 use orchestra_core::{DType, SlotId, locked};
@@ -30,9 +31,13 @@ pub enum SlotEvent {
     Nothing,
     /// Filled slots: there is a worker to send one to.
     Filled,
-    /// And the opening of a slot: a worker would take one that is not full.
+    /// And the opening of a slot, and that it has enough rows: a worker would take one that is not full.
     Openings,
 }
+
+/// Once the rows of a slot carry so many bytes it is full, if it has [`SlotPool::least_rows`]: a worker gets no batch sooner for more of them, and they
+/// take memory.
+const FULL_AT: usize = 1 << 20;
 
 /// Width and height that a row is trimmed to.
 pub type TrimmedSize = [u32; 2];
@@ -43,6 +48,8 @@ pub struct SlotPool {
     pub arena: Arena,
     clock: RunClock,
     claims: SlotClaims<Filling>,
+    /// A slot has room for more rows than these where they carry little.
+    least_rows: usize,
     /// When the first row of the open slot was claimed, in nanoseconds of the run's clock.
     open_since: AtomicU64,
     /// What the rows of the open slot are trimmed to, in a pool of such rows. Locked while one is claimed: no slot is opened with another size meanwhile.
@@ -63,6 +70,8 @@ pub struct SlotPool {
 struct Filling {
     /// When its first row was claimed, in nanoseconds of the run's clock. Set with that claim, before any other.
     opened: AtomicU64,
+    /// What its rows carry, where that may fill it.
+    carried: AtomicUsize,
     /// Set when the slot is closed, before its claims end.
     reason: Mutex<LeaveReason>,
     /// What was published, by row; `None` is a hole. Each cell is written by the one writer that holds its row.
@@ -111,22 +120,27 @@ impl SlotPool {
     ///
     /// Workers may hold `held` slots at once: see [`SlotClaims::new`].
     ///
+    /// A slot is full with `least_rows` rows, of those that it has room for, if they carry much.
+    ///
     /// `in_use` is raised by one for each slot that is taken, and lowered when it comes back.
     pub fn new(
         arena: Arena,
         clock: RunClock,
         held: usize,
+        least_rows: usize,
         in_use: Arc<Counter>,
         notify: Notifier,
     ) -> Arc<Self> {
         let layout = arena.layout().clone();
         let filling = |_| Filling {
             opened: AtomicU64::new(0),
+            carried: AtomicUsize::new(0),
             reason: Mutex::new(LeaveReason::Full),
             tokens: (0..layout.slot_rows).map(|_| Mutex::new(None)).collect(),
         };
         Arc::new(Self {
             claims: SlotClaims::new(layout.slot_rows, held, (0..layout.slots).map(filling)),
+            least_rows: least_rows.max(1),
             arena,
             clock,
             open_since: AtomicU64::new(0),
@@ -195,6 +209,7 @@ impl SlotPool {
             let now = u64::try_from(self.clock.now().as_nanos()).unwrap_or(u64::MAX);
             self.open_since.store(now, Ordering::Relaxed);
             slot.opened.store(now, Ordering::Relaxed);
+            slot.carried.store(0, Ordering::Relaxed);
         })?;
         let lease = self.lease(claim);
         // Lost wake-ups: this thread opens the slot in `claims`, then loads `self.watch` in `tell`; the batcher stores `self.watch`, then loads
@@ -278,13 +293,33 @@ impl SlotPool {
         }
     }
 
+    /// Counts what a row of a slot carries that is about to be published.
+    fn count(&self, slot: SlotId, rows: &Range<usize>, token: &Token) {
+        if self.least_rows >= self.arena.layout().slot_rows {
+            return;
+        }
+        let bytes: usize = token.carried().iter().map(value_bytes).sum();
+        let all = self.claims.slot(slot).carried.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if all >= FULL_AT
+            && rows.end >= self.least_rows
+            && let Some(closed) = self.claims.close_slot(slot)
+        {
+            self.end(closed, LeaveReason::Full);
+        }
+    }
+
     fn publish(&self, slot: SlotId, rows: Range<usize>, mut token: impl FnMut(usize) -> Option<Token>) {
         let n = rows.len();
+        // Not of the last row: that fills the slot.
+        let are_enough = rows.contains(&(self.least_rows - 1)) && rows.end < self.arena.layout().slot_rows;
         for (at, cell) in self.claims.slot(slot).tokens[rows].iter().enumerate() {
             *locked(cell) = token(at);
         }
         if let Some(complete) = self.claims.publish(slot, n) {
             self.queue(complete);
+        } else if are_enough {
+            // A batcher that begins to watch just now may miss this row. It looks again when the oldest has waited for `batch.wait`.
+            self.tell(SlotEvent::Openings);
         }
     }
 
@@ -336,6 +371,7 @@ impl RowLease<'_> {
     /// Of one row.
     pub fn publish(mut self, token: Token) {
         self.published = true;
+        self.pool.count(self.slot, &self.rows, &token);
         let mut token = Some(token);
         self.pool.publish(self.slot, self.rows.clone(), |_| token.take());
     }
@@ -369,6 +405,14 @@ impl FilledSlot {
 impl Drop for FilledSlot {
     fn drop(&mut self) {
         self.pool.release(self.slot);
+    }
+}
+
+/// Bytes of a value, with those of the pixels of a picture.
+fn value_bytes(value: &OwnedValue) -> usize {
+    match value {
+        OwnedValue::Picture(picture) => picture.pixels().map_or(0, |pixels| pixels.bytes.len()),
+        value => value.bytes(),
     }
 }
 

@@ -5,10 +5,13 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, channel};
 
 use orchestra_core::batch_layout::BatchLayout;
+use orchestra_core::data::OwnedValue;
+use orchestra_core::lineage::Share;
 use orchestra_core::{DType, Dim, ItemId, SourceId, TensorSpec};
 
 use super::*;
 use crate::flow::ticket::Ticket;
+use crate::flow::token::PartPath;
 
 /// A pool, and what it tells of itself.
 fn pool(slot_rows: usize, slots: usize) -> (Arc<SlotPool>, Receiver<()>) {
@@ -22,7 +25,7 @@ fn pool(slot_rows: usize, slots: usize) -> (Arc<SlotPool>, Receiver<()>) {
     let (sender, events) = channel();
     let notify = move || sender.send(()).unwrap();
     let arena = Arena::create("test", layout).unwrap();
-    (SlotPool::new(arena, RunClock::start(), 2, Arc::default(), Box::new(notify)), events)
+    (SlotPool::new(arena, RunClock::start(), 2, slot_rows, Arc::default(), Box::new(notify)), events)
 }
 
 fn ticket(index: u64) -> Token {
@@ -133,6 +136,26 @@ fn rows_that_are_trimmed_differently_never_share_a_slot() {
         assert!(sizes.len() <= 1, "{sizes:?} share a slot");
     }
     assert!(slots.iter().any(|slot| slot.len() > 1));
+}
+
+#[test]
+fn a_slot_is_full_once_its_rows_carry_enough_and_are_as_many_as_a_first_batch() {
+    let layout = BatchLayout::new(&[], &[], 8, 3).unwrap();
+    let arena = Arena::create("test", layout).unwrap();
+    let pool = SlotPool::new(arena, RunClock::start(), 2, 2, Arc::default(), Box::new(|| {}));
+    let put = |bytes: usize| {
+        let content = vec![OwnedValue::Bytes(vec![0; bytes].into())];
+        let id = ItemId { source: SourceId(0), index: 0 };
+        let ticket = Ticket::alone(id, 0, "", b"");
+        let token = Token::carrying(ticket, Share::WHOLE, PartPath::new(), content, None);
+        pool.claim().unwrap().publish(token);
+    };
+    let mut sizes = Vec::new();
+    for bytes in [[FULL_AT; 4], [1, FULL_AT, 1, FULL_AT], [1; 4], [1; 4]].concat() {
+        put(bytes);
+        sizes.extend(all_filled(&pool).iter().map(|slot| slot.tokens.len()));
+    }
+    assert_eq!(sizes, [2, 2, 2, 2, 8]);
 }
 
 #[test]

@@ -39,9 +39,9 @@ impl BatchStage {
             drop(tell.cast(BatcherMsg::PoolChanged));
         };
         let batch = context.plan.stages[stage.index()].batch();
-        let held = batch.map_or(1, BatchPlan::held_by_workers);
+        let (held, least_rows) = batch.map_or((1, 1), |batch| (batch.held_by_workers(), batch.first_batch()));
         let in_use = Arc::clone(&context.stats.stage(stage).slots_in_use);
-        let pool = SlotPool::new(arena, context.clock, held, in_use, Box::new(notify));
+        let pool = SlotPool::new(arena, context.clock, held, least_rows, in_use, Box::new(notify));
         // The first message to the batcher.
         drop(batcher.cast(BatcherMsg::Attach(Arc::clone(&pool))));
         let started = Self { pool, batcher };

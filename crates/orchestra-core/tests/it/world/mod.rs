@@ -108,7 +108,7 @@ impl World {
         let mut world = Self {
             now: Duration::ZERO,
             ledger,
-            policy: BatchPolicy { max_batch: setup.max_batch, wait: setup.wait },
+            policy: BatchPolicy { max_batch: setup.max_batch, enough: setup.max_batch, wait: setup.wait },
             lineage: Lineage::new(setup.ordered),
             shares: HashMap::new(),
             worker_places: setup.devices.iter().map(worker_places).collect(),

@@ -37,13 +37,15 @@ impl BatcherState {
             let ceiling = ceiling.zip(self.traced_ceiling(Some(completed.device)));
             trace = self.in_flight.end(&flight, ran, BatchEnd::Done, ceiling);
         }
+        let answer_bytes = dynamic.iter().map(|output| output.data.len()).sum();
+        self.ledger.took(completed.device, completed.rows.count, ran.timing.total(), answer_bytes);
         self.note_ceiling(completed.device);
         let stats = &self.args.context.stats;
         stats.device(completed.device).batches.add(1);
         stats.device(completed.device).rows.add(self.n_tokens(completed.rows));
         if let Some(slot) = self.rows_ended(completed.rows) {
             let outputs = outputs.map(PendingOutputs::done);
-            let open = self.open_room.take(dynamic.iter().map(|output| output.data.len()).sum());
+            let open = self.open_room.take(answer_bytes);
             self.completed =
                 Some(CompletedBatch { outputs, slot, rows: completed.rows, dynamic, open, without, trace });
         }

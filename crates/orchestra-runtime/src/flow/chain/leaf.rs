@@ -320,7 +320,7 @@ mod tests {
         };
         let layout = BatchLayout::new(&[pixels.clone(), Placement::tensor()], &[], 2, 1).unwrap();
         let arena = Arena::create("test", layout).unwrap();
-        let pool = SlotPool::new(arena, RunClock::start(), 1, Arc::default(), Box::new(|| {}));
+        let pool = SlotPool::new(arena, RunClock::start(), 1, 2, Arc::default(), Box::new(|| {}));
         let placed = Placement { row: [3, 2], picture: [9, 9], to_picture: [1.0; 6] };
         let (bytes, unmakable) = (placed.bytes(), Unmakable(pixels));
         let row = [Value::Unwritten(&unmakable), Placement::value(&bytes)];
