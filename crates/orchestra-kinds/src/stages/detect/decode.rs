@@ -5,7 +5,7 @@ use orchestra_core::data::ItemError;
 use serde::Serialize;
 
 use super::dbnet::Dbnet;
-use super::found::{self, Candidate};
+use super::found::{self, Candidate, Candidates};
 use super::layout::{DetectorLayout, OutputTensor};
 use super::lists::{self, Logits};
 use super::yolo;
@@ -57,25 +57,24 @@ impl BoxDecoding {
         row: [u32; 2],
         found: &mut Vec<Candidate>,
     ) -> Result<(), ItemError> {
-        let (threshold, classes) = (self.threshold, self.classes);
         let scale = if self.is_relative { row.map(f64::from) } else { [1.0; 2] };
+        let into =
+            &mut Candidates { threshold: self.threshold, classes: self.classes, scale, candidates: found };
         match (self.layout, tensors) {
-            (DetectorLayout::Yolov5, [tensor]) => yolo::objects(tensor, classes, threshold, found)?,
-            (DetectorLayout::Yolov8, [tensor]) => yolo::transposed(tensor, classes, threshold, found)?,
-            (DetectorLayout::Yolov8Obb, [tensor]) => yolo::turned(tensor, threshold, found)?,
-            (DetectorLayout::YoloEnd2end, [tensor]) => yolo::end_to_end(tensor, threshold, found)?,
-            (DetectorLayout::YoloEnd2endObb, [tensor]) => yolo::end_to_end_turned(tensor, threshold, found)?,
-            (DetectorLayout::Yolox, [tensor]) => yolo::grids(tensor, row, classes, threshold, found)?,
+            (DetectorLayout::Yolov5, [tensor]) => yolo::objects(tensor, into)?,
+            (DetectorLayout::Yolov8, [tensor]) => yolo::transposed(tensor, into)?,
+            (DetectorLayout::Yolov8Obb, [tensor]) => yolo::turned(tensor, into)?,
+            (DetectorLayout::YoloEnd2end, [tensor]) => yolo::end_to_end(tensor, into)?,
+            (DetectorLayout::YoloEnd2endObb, [tensor]) => yolo::end_to_end_turned(tensor, into)?,
+            (DetectorLayout::Yolox, [tensor]) => yolo::grids(tensor, row, into)?,
             (DetectorLayout::Ssd | DetectorLayout::Ultraface, [boxes, scores]) => {
-                lists::scored(boxes, scores, self.background, scale, threshold, found)?;
+                lists::scored(boxes, scores, self.background, into)?;
             }
             (DetectorLayout::Detr, [boxes, scores, labels]) => {
-                lists::labelled(boxes, scores, labels, scale, threshold, found)?;
+                lists::labelled(boxes, scores, labels, into)?;
             }
-            (DetectorLayout::Detr, [boxes, logits]) => {
-                lists::queries(boxes, logits, self.logits, scale, threshold, found)?;
-            }
-            (DetectorLayout::Tf, tensors) => lists::tensorflow(tensors, scale, threshold, found)?,
+            (DetectorLayout::Detr, [boxes, logits]) => lists::queries(boxes, logits, self.logits, into)?,
+            (DetectorLayout::Tf, tensors) => lists::tensorflow(tensors, into)?,
             _ => return Err(ItemError::result("internal error: an output is missing; this is a bug")),
         }
         match self.layout.suppresses() {

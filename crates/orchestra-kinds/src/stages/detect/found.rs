@@ -38,6 +38,23 @@ impl Candidate {
     }
 }
 
+/// What the boxes of a row come to.
+pub struct Candidates<'a> {
+    pub threshold: f32,
+    /// How many classes a box has, where the tensors may hold more than these.
+    pub classes: Option<usize>,
+    /// Pixels of the row in a unit of the corners, by axis.
+    pub scale: [f64; 2],
+    pub candidates: &'a mut Vec<Candidate>,
+}
+
+impl Candidates<'_> {
+    /// In pixels of the row.
+    pub fn scaled(&self, corners: &[f32]) -> [f64; 4] {
+        [0, 1, 2, 3].map(|at| f64::from(corners[at]) * self.scale[at % 2])
+    }
+}
+
 /// Sorts by score, best first; equal ones stay in the order of the model. No more than `max` remain.
 pub fn best(found: &mut Vec<Candidate>, max: usize) {
     found.sort_by(|a, b| compare_numbers(b.score.into(), a.score.into()));

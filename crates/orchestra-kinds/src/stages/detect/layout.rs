@@ -7,7 +7,6 @@ use orchestra_plan::choices;
 use serde::Serialize;
 
 choices! {
-    /// A family of detectors.
     #[derive(Serialize, Encode, Decode)]
     #[serde(rename_all = "snake_case")]
     pub enum DetectorLayout {
@@ -98,7 +97,6 @@ pub enum Form {
 /// What the file of a model says of its outputs.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OutputHints {
-    /// How many classes there are.
     pub classes: Option<usize>,
     /// Masks or key points stand behind each box.
     pub has_more: bool,

@@ -5,7 +5,7 @@ use orchestra_core::data::ItemError;
 use orchestra_plan::choices;
 use serde::Serialize;
 
-use super::found::{Candidate, around, largest};
+use super::found::{Candidate, Candidates, around, largest};
 use super::layout::OutputTensor;
 use super::yolo::class_of;
 
@@ -27,9 +27,7 @@ pub fn scored(
     boxes: &OutputTensor,
     scores: &OutputTensor,
     background: bool,
-    scale: [f64; 2],
-    threshold: f32,
-    found: &mut Vec<Candidate>,
+    found: &mut Candidates<'_>,
 ) -> Result<(), ItemError> {
     let corners = boxes.rows(4)?;
     let n = corners.len();
@@ -43,8 +41,8 @@ pub fn scored(
     for (at, corners) in corners.enumerate() {
         for class in first..classes {
             let score = scores.values[at * step + class * next];
-            if score >= threshold {
-                found.push(Candidate::upright(class as u32, score, scaled(corners, scale)));
+            if score >= found.threshold {
+                found.candidates.push(Candidate::upright(class as u32, score, found.scaled(corners)));
             }
         }
     }
@@ -56,17 +54,19 @@ pub fn labelled(
     boxes: &OutputTensor,
     scores: &OutputTensor,
     labels: &OutputTensor,
-    scale: [f64; 2],
-    threshold: f32,
-    found: &mut Vec<Candidate>,
+    found: &mut Candidates<'_>,
 ) -> Result<(), ItemError> {
     let corners = boxes.rows(4)?;
     if scores.values.len() != corners.len() || labels.values.len() != corners.len() {
         return Err(scores.item_error(&format!("a score and a label for each of {} boxes", corners.len())));
     }
     for ((corners, score), label) in corners.zip(&scores.values).zip(&labels.values) {
-        if *score >= threshold {
-            found.push(Candidate::upright(class_of(labels, *label)?, *score, scaled(corners, scale)));
+        if *score >= found.threshold {
+            found.candidates.push(Candidate::upright(
+                class_of(labels, *label)?,
+                *score,
+                found.scaled(corners),
+            ));
         }
     }
     Ok(())
@@ -77,9 +77,7 @@ pub fn queries(
     boxes: &OutputTensor,
     logits: &OutputTensor,
     kind: Logits,
-    scale: [f64; 2],
-    threshold: f32,
-    found: &mut Vec<Candidate>,
+    found: &mut Candidates<'_>,
 ) -> Result<(), ItemError> {
     let centres = boxes.rows(4)?;
     let [n, classes] = logits.sides()?;
@@ -88,10 +86,10 @@ pub fn queries(
     }
     let logits_name = &logits.name;
     for (centre, logits) in centres.zip(logits.values.chunks_exact(classes)) {
-        let corners = around([0, 1, 2, 3].map(|at| f64::from(centre[at]) * scale[at % 2]));
+        let corners = around(found.scaled(centre));
         let mut push = |class: usize, score: f64| {
-            if score >= f64::from(threshold) {
-                found.push(Candidate::upright(class as u32, score as f32, corners));
+            if score >= f64::from(found.threshold) {
+                found.candidates.push(Candidate::upright(class as u32, score as f32, corners));
             }
         };
         match kind {
@@ -118,12 +116,7 @@ pub fn queries(
 }
 
 /// Boxes `[boxes, 4]` (top, left, bottom, right, from 0 to 1), scores, classes, and how many of them count.
-pub fn tensorflow(
-    tensors: &[OutputTensor],
-    scale: [f64; 2],
-    threshold: f32,
-    found: &mut Vec<Candidate>,
-) -> Result<(), ItemError> {
+pub fn tensorflow(tensors: &[OutputTensor], found: &mut Candidates<'_>) -> Result<(), ItemError> {
     let [boxes, scores, classes, rest @ ..] = tensors else {
         return Err(ItemError::result("internal error: an output is missing; this is a bug"));
     };
@@ -133,14 +126,14 @@ pub fn tensorflow(
         return Err(scores.item_error(&format!("a score and a class for each of {} boxes", corners.len())));
     }
     for ((corners, score), class) in corners.zip(&scores.values).zip(&classes.values).take(counted) {
-        if *score >= threshold {
+        if *score >= found.threshold {
             let turned = [corners[1], corners[0], corners[3], corners[2]];
-            found.push(Candidate::upright(class_of(classes, *class)?, *score, scaled(&turned, scale)));
+            found.candidates.push(Candidate::upright(
+                class_of(classes, *class)?,
+                *score,
+                found.scaled(&turned),
+            ));
         }
     }
     Ok(())
-}
-
-fn scaled(corners: &[f32], scale: [f64; 2]) -> [f64; 4] {
-    [0, 1, 2, 3].map(|at| f64::from(corners[at]) * scale[at % 2])
 }
