@@ -118,10 +118,23 @@ struct Looker {
     handshake: Duration,
 }
 
-/// The end of a process, and whether it had begun with the file.
+/// The end of a process, and whether it had begun with the file, or with the list of a script.
 struct LoaderDeath {
     lost: LostLoader,
     has_begun: bool,
+}
+
+impl LoaderDeath {
+    /// What is to be done. The next process is not started at once where this one could not be.
+    fn outcome(&self, blame: &mut LoaderBlame) -> LoaderDeathOutcome {
+        let outcome = blame.died(&self.lost.exit, false, self.has_begun.then_some(0));
+        if matches!(outcome, LoaderDeathOutcome::Retry | LoaderDeathOutcome::RetryWithAllMemory)
+            && !self.has_begun
+        {
+            thread::sleep(PAUSE);
+        }
+        outcome
+    }
 }
 
 impl fmt::Debug for Looker {
@@ -173,16 +186,11 @@ impl Looker {
         death: &LoaderDeath,
         patience: Duration,
     ) -> Result<(), ListError> {
-        let LoaderDeath { lost, has_begun } = death;
+        let lost = &death.lost;
         let path = file.display();
         tracing::warn!(file = %path, exit = %lost.exit, last_words = %lost.last_words, "a loader that looked into a file is gone");
-        let kind = match blame.died(&lost.exit, false, has_begun.then_some(0)) {
-            LoaderDeathOutcome::Retry | LoaderDeathOutcome::RetryWithAllMemory => {
-                if !has_begun {
-                    thread::sleep(PAUSE);
-                }
-                return Ok(());
-            }
+        let kind = match death.outcome(blame) {
+            LoaderDeathOutcome::Retry | LoaderDeathOutcome::RetryWithAllMemory => return Ok(()),
             LoaderDeathOutcome::GiveUp => {
                 let reason = format!("no loader can be started: {}", lost.why_none(&self.launcher));
                 return Err(ListError::NoProcess { path: file.to_owned(), reason });

@@ -10,7 +10,6 @@ mod replaced;
 
 use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers, pixels};
 use orchestra_launch::kind::{KindSettings, StageKind as _, Typed};
-use orchestra_launch::{PlanOptions, RenderStyle};
 use orchestra_testkit::records::items;
 
 use invert::Invert;
@@ -99,44 +98,18 @@ async fn a_map_that_gives_a_list_runs_behind_the_loader_although_it_could_be_mad
 fn a_replaced_kind_is_named_once_to_the_user() {
     let mut place = Workplace::with_pictures(1);
     workflow(&mut place, "");
-    place.set("\"invert\"", "\"zebra\"").write_workflow();
-    let kinds = orchestra_launch::kinds().with_stage(Replaced).with_typed_stage::<Invert>();
-    let options = PlanOptions::default();
-    let file = place.path("workflow.toml");
-    let (plan, diagnostics) = orchestra_launch::plan_file_with(
-        &file,
-        &options,
-        &orchestra_launch::machine(),
-        kinds,
-        &place.options(),
-    )
-    .unwrap();
-    let text = diagnostics.render(RenderStyle::Plain);
-    assert!(plan.is_none() && text.matches("`invert`").count() == 1, "{text}");
+    place.set("\"invert\"", "\"zebra\"");
+    let text = place.refused(orchestra_launch::kinds().with_stage(Replaced).with_typed_stage::<Invert>());
+    assert_eq!(text.matches("`invert`").count(), 1, "{text}");
 }
 
 #[test]
 fn keys_of_a_kind_of_the_host_program_are_checked_like_any_others() {
     let mut place = Workplace::with_pictures(1);
     workflow(&mut place, "belw = 3");
-    place.write_workflow();
-    let plan = |kinds| {
-        let file = place.path("workflow.toml");
-        let options = PlanOptions::default();
-        let (plan, diagnostics) = orchestra_launch::plan_file_with(
-            &file,
-            &options,
-            &orchestra_launch::machine(),
-            kinds,
-            &place.options(),
-        )
-        .unwrap();
-        assert!(plan.is_none());
-        diagnostics.render(RenderStyle::Plain)
-    };
-    let text = plan(orchestra_launch::kinds().with_typed_stage::<Invert>());
+    let text = place.refused(orchestra_launch::kinds().with_typed_stage::<Invert>());
     assert!(text.contains("stage `inverted` has no key `belw`") && text.contains("`below`"), "{text}");
-    let text = plan(orchestra_launch::kinds());
+    let text = place.refused(orchestra_launch::kinds());
     assert!(text.contains("unknown kind `invert`") && text.contains("`classify`"), "{text}");
 }
 

@@ -10,7 +10,7 @@ use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers};
 use orchestra_launch::kind::{
     Encoder, Fields, Input, ItemError, ItemInfo, Key, Kinds, PartFiles, SinkKind, Value, Writes, key,
 };
-use orchestra_launch::{Earlier, PlanOptions, RenderStyle, StartOptions};
+use orchestra_launch::{Earlier, StartOptions};
 
 /// `kind = "lines"`: a line `index number number` per row, many to a file, under a line that says how many. Files of 7 rows cannot be made.
 struct Lines;
@@ -161,13 +161,8 @@ async fn a_file_that_could_be_taken_for_a_part_or_a_record_is_not_replaced() {
 fn a_file_of_another_sink_cannot_be_called_as_a_part() {
     let mut place = workplace(1);
     place.add("[sinks.other]\nkind = \"jsonl\"\nfrom = \"parts\"\npath = \"rows/rows-00003.txt\"");
-    place.write_workflow();
-    let (options, machine, start) = (PlanOptions::default(), orchestra_launch::machine(), place.options());
-    let file = place.path("workflow.toml");
-    let (plan, diagnostics) =
-        orchestra_launch::plan_file_with(&file, &options, &machine, kinds(), &start).unwrap();
-    let text = diagnostics.render(RenderStyle::Plain);
-    assert!(plan.is_none() && text.contains("sinks `rows` and `other`: a part file of one"), "{text}");
+    let text = place.refused(kinds());
+    assert!(text.contains("sinks `rows` and `other`: a part file of one"), "{text}");
 }
 
 #[cfg(not(feature = "parquet"))]
@@ -177,16 +172,8 @@ fn a_program_without_parquet_says_which_feature_it_needs() {
     place
         .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
         .add("[sinks.table]\nkind = \"parquet\"\nfrom = \"pixels\"");
-    place.write_workflow();
-    let options = PlanOptions::default();
-    let (plan, diagnostics) =
-        orchestra_launch::plan_file(&place.path("workflow.toml"), &options, &orchestra_launch::machine())
-            .unwrap();
-    let text = diagnostics.render(RenderStyle::Plain);
-    assert!(
-        plan.is_none() && text.contains("built without Parquet") && text.contains("--features parquet"),
-        "{text}"
-    );
+    let text = place.refused(orchestra_launch::kinds());
+    assert!(text.contains("built without Parquet") && text.contains("--features parquet"), "{text}");
 }
 
 /// It would take the thread that commits, and with it all answers that others wait for.

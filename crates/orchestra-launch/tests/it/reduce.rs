@@ -2,7 +2,6 @@
 //! of it, `kills.rs`, `reduce_rows_tests.rs` of the runtime and the tests of the kind show.
 
 use crate::common::{AS_IT_IS, Workplace};
-use orchestra_launch::{PlanOptions, RenderStyle};
 use orchestra_testkit::images::{Kind, write_pictures};
 use serde_json::Value;
 
@@ -70,12 +69,7 @@ fn what_a_reduce_cannot_do_is_said_before_the_run() {
     let said = |stages: &str, sinks: &str| {
         let mut place = Workplace::with_pictures(1);
         place.image("pixels", "scans", AS_IT_IS).add(stages).add(sinks);
-        place.write_workflow();
-        let options = PlanOptions::default();
-        let file = place.path("workflow.toml");
-        let (_, diagnostics) =
-            orchestra_launch::plan_file(&file, &options, &orchestra_launch::machine()).unwrap();
-        diagnostics.render(RenderStyle::Plain)
+        place.try_plan(orchestra_launch::kinds()).1
     };
     let stage = |more: &str| format!("[stages.total]\nkind = \"reduce\"\nfrom = \"pixels\"\n{more}");
     let sink = "[sinks.all]\nkind = \"jsonl\"\nfrom = \"total\"";

@@ -10,18 +10,16 @@ use orchestra_core::{DType, FailureKind};
 use orchestra_worker::frames::RunErrorKind;
 use tokio::time::{Instant, sleep};
 
-use super::fake_plan::plan_of_requests;
-use super::fake_process::{FakeEngine, Launch, options_with};
+use super::fake_process::Launch;
 use super::fake_worker::answer_to;
 use super::log::Log;
 use super::panics::{BUG, Throws};
 use super::recorder::TelemetryRecorder;
-use super::requests::{all_is_home, start_with};
+use super::requests::{all_is_home, start_with, traced, whatever_dies};
 use super::script::*;
 use super::stage::Stage;
 use crate::batch::outputs::CopiedOutput;
-use crate::context::RunOptions;
-use crate::requests::{ProcessError, RequestFlow, RequestFlowOptions, RequestRows, RequestTerms};
+use crate::requests::{ProcessError, RequestFlow, RequestRows, RequestTerms};
 use crate::trace::ItemEnd;
 
 /// The items of a request, each a row.
@@ -77,17 +75,9 @@ fn n_begun(log: &Log) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn each_request_gets_the_outputs_of_its_rows_whatever_dies_and_whoever_goes() {
-    for (nth, fault) in Point::ALL
-        .into_iter()
-        .flat_map(|point| [SEGFAULT, KILLED].map(|exit| RunFault::Die(point, exit)))
-        .chain([RunFault::Hang, RunFault::Freeze])
-        .enumerate()
-    {
-        let (log, stage) = (Log::start(), Stage { devices: 2, workers: 2, ..Stage::of(0) });
-        let script = move |launch: Launch| match launch.nth_here {
-            1 | 2 => Script::at_run(1 + (nth as u64 + launch.nth as u64) % 3, fault.clone()),
-            _ => Script::honest(),
-        };
+    let (stage, scripts) = whatever_dies();
+    for script in scripts {
+        let log = Log::start();
         let flow = start_with(&stage, &log, 1024, script).await.unwrap();
         let asked = requests(60).map(|items| {
             let flow = &flow;
@@ -171,10 +161,7 @@ async fn a_small_request_does_not_wait_for_the_last_row_of_a_large_one() {
 #[tokio::test(start_paused = true)]
 async fn requests_of_a_pipeline_that_falls_over_are_asked_again_as_a_whole() {
     for times in [3, 4] {
-        let plan = plan_of_requests(&Stage::of(0));
-        let options = options_with(&plan, FakeEngine::new(Log::start(), |_| Script::honest()));
-        let run = RunOptions { trace: Some(Arc::new(Throws::new("batcher", times))), ..options };
-        let flow = RequestFlow::start(plan, RequestFlowOptions { run, most_requests: 1024 }).await.unwrap();
+        let flow = traced(Throws::new("batcher", times), |_| Script::honest()).await;
         for answer in join_all(requests(60).map(|items| ask(&flow, items, RequestTerms::default()))).await {
             match answer {
                 Ok(is_own) => assert!(times == 3 && is_own),
@@ -209,12 +196,9 @@ async fn a_request_that_waits_for_rows_or_for_its_answer_is_told_when_the_flow_e
 
 #[tokio::test(start_paused = true)]
 async fn each_row_is_told_to_the_tracer_once_with_its_batch() {
-    let (log, told) = (Log::start(), TelemetryRecorder::default());
-    let plan = plan_of_requests(&Stage::of(0));
+    let told = TelemetryRecorder::default();
     let refuses = |_: Launch| Script::poisoned([107], RunFault::Fails(RunErrorKind::Model));
-    let options = options_with(&plan, FakeEngine::new(log, refuses));
-    let run = RunOptions { trace: Some(Arc::new(told.clone())), ..options };
-    let flow = RequestFlow::start(plan, RequestFlowOptions { run, most_requests: 1024 }).await.unwrap();
+    let flow = traced(told.clone(), refuses).await;
     let asked = [0..20, 100..110].map(|items| ask(&flow, items, RequestTerms::default()));
     let ends = join_all(asked).await;
     assert!(ends[0] == Ok(true) && matches!(&ends[1], Err(ProcessError::Failed { row: 7, .. })));

@@ -26,7 +26,7 @@ use crate::flow::ticket::RequestContent;
 use crate::requests::{
     ProcessError, ReplyRecord, Request, RequestFlow, RequestFlowOptions, RequestTerms, StartFlowError,
 };
-use crate::trace::{BatchEnd, ItemEnd};
+use crate::trace::{BatchEnd, ItemEnd, Tracer};
 
 async fn start(
     stage: &Stage,
@@ -48,6 +48,32 @@ pub(super) async fn start_with(
     RequestFlow::start(plan, RequestFlowOptions { run, most_requests }).await
 }
 
+/// A flow that this tracer follows.
+pub(super) async fn traced(
+    trace: impl Tracer + 'static,
+    script_of: impl Fn(Launch) -> Script + Send + Sync + 'static,
+) -> RequestFlow {
+    let plan = plan_of_requests(&Stage::of(0));
+    let options = options_with(&plan, FakeEngine::new(Log::start(), script_of));
+    let run = RunOptions { trace: Some(Arc::new(trace)), ..options };
+    RequestFlow::start(plan, RequestFlowOptions { run, most_requests: 1024 }).await.unwrap()
+}
+
+/// Two devices with two workers each, of which each but the replacements dies or hangs in one of its first batches: a script for every way to do so.
+pub(super) fn whatever_dies()
+-> (Stage, impl Iterator<Item = impl Fn(Launch) -> Script + Send + Sync + 'static>) {
+    let deaths =
+        Point::ALL.into_iter().flat_map(|point| [SEGFAULT, KILLED].map(|exit| RunFault::Die(point, exit)));
+    let faults = deaths.chain([RunFault::Hang, RunFault::Freeze]).enumerate();
+    let scripts = faults.map(|(nth, fault)| {
+        move |launch: Launch| match launch.nth_here {
+            1 | 2 => Script::at_run(1 + (nth as u64 + launch.nth as u64) % 3, fault.clone()),
+            _ => Script::honest(),
+        }
+    });
+    (Stage { devices: 2, workers: 2, ..Stage::of(0) }, scripts)
+}
+
 /// A request for an item, which a fake worker answers with what [`answer_to`] says.
 pub(super) fn request(item: u64) -> Request {
     let tensor = OwnedValue::Tensor {
@@ -59,7 +85,6 @@ pub(super) fn request(item: u64) -> Request {
     Request { name: item.to_string(), content: RequestContent::Row(vec![tensor]) }
 }
 
-/// Whether these are the records of an item.
 pub(super) fn is_answer(records: &[ReplyRecord], item: u64) -> bool {
     let [record] = records else { return false };
     let (_, values) = read_reply(&record.bytes).unwrap();
@@ -92,19 +117,9 @@ async fn until(what: impl Fn() -> bool) {
 #[tokio::test(start_paused = true)]
 async fn every_request_is_answered_once_whatever_dies_and_nothing_is_left() {
     let tasks_before = Handle::current().metrics().num_alive_tasks();
-    for (nth, fault) in Point::ALL
-        .into_iter()
-        .flat_map(|point| [SEGFAULT, KILLED].map(|exit| RunFault::Die(point, exit)))
-        .chain([RunFault::Hang, RunFault::Freeze])
-        .enumerate()
-    {
+    let (stage, scripts) = whatever_dies();
+    for script in scripts {
         let log = Log::start();
-        let stage = Stage { devices: 2, workers: 2, ..Stage::of(0) };
-        // Each worker but the replacements dies in one of its first batches.
-        let script = move |launch: Launch| match launch.nth_here {
-            1 | 2 => Script::at_run(1 + (nth as u64 + launch.nth as u64) % 3, fault.clone()),
-            _ => Script::honest(),
-        };
         let flow = start(&stage, &log, script).await.unwrap();
         // More than all slots hold. Some are dropped: before they have a row, or with one.
         let asked = (0..400).map(|item| {
@@ -250,10 +265,7 @@ async fn callers_that_wait_for_a_place_get_one_by_priority_and_the_flow_is_empty
 #[tokio::test(start_paused = true)]
 async fn requests_of_a_pipeline_that_falls_over_are_asked_again_and_of_one_that_always_does_are_told_so() {
     for times in [3, 4] {
-        let plan = plan_of_requests(&Stage::of(0));
-        let options = options_with(&plan, FakeEngine::new(Log::start(), |_| Script::honest()));
-        let run = RunOptions { trace: Some(Arc::new(Throws::new("batcher", times))), ..options };
-        let flow = RequestFlow::start(plan, RequestFlowOptions { run, most_requests: 1024 }).await.unwrap();
+        let flow = traced(Throws::new("batcher", times), |_| Script::honest()).await;
         for (item, answer) in (0..).zip(join_all((0..200).map(|item| ask(&flow, item))).await) {
             match answer {
                 Ok(records) => assert!(times == 3 && is_answer(&records, item)),
@@ -267,12 +279,9 @@ async fn requests_of_a_pipeline_that_falls_over_are_asked_again_and_of_one_that_
 
 #[tokio::test(start_paused = true)]
 async fn each_request_that_has_ended_is_told_to_the_tracer_once_with_its_batches() {
-    let (log, told) = (Log::start(), TelemetryRecorder::default());
-    let plan = plan_of_requests(&Stage::of(0));
+    let told = TelemetryRecorder::default();
     let refuses = |_: Launch| Script::poisoned([7], RunFault::Fails(RunErrorKind::Model));
-    let options = options_with(&plan, FakeEngine::new(log, refuses));
-    let run = RunOptions { trace: Some(Arc::new(told.clone())), ..options };
-    let flow = RequestFlow::start(plan, RequestFlowOptions { run, most_requests: 1024 }).await.unwrap();
+    let flow = traced(told.clone(), refuses).await;
     let answers = join_all((0..20).map(|item| ask(&flow, item))).await;
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 19);
     let mut items = told.items();
@@ -288,10 +297,7 @@ async fn each_request_that_has_ended_is_told_to_the_tracer_once_with_its_batches
 
 #[tokio::test(start_paused = true)]
 async fn a_tracer_that_panics_costs_no_request() {
-    let plan = plan_of_requests(&Stage::of(0));
-    let options = options_with(&plan, FakeEngine::new(Log::start(), |_| Script::honest()));
-    let run = RunOptions { trace: Some(Arc::new(Throws::new("tracer of items", 9))), ..options };
-    let flow = RequestFlow::start(plan, RequestFlowOptions { run, most_requests: 1024 }).await.unwrap();
+    let flow = traced(Throws::new("tracer of items", 9), |_| Script::honest()).await;
     for (item, answer) in (0..).zip(join_all((0..200).map(|item| ask(&flow, item))).await) {
         assert!(is_answer(&answer.unwrap(), item));
     }

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use orchestra_core::blame::{LoaderBlame, LoaderDeathOutcome};
@@ -16,7 +15,7 @@ use orchestra_store::{Expand, Found, ListError, PushFound};
 use orchestra_worker::script::{FromScript, LONGEST_ROW, LONGEST_ROW_NAME};
 use sha2::{Digest as _, Sha256};
 
-use super::{PAUSE, TELL_EVERY, patience_of};
+use super::{LoaderDeath, TELL_EVERY, patience_of};
 use crate::child::spawn::ProcessLauncher;
 use crate::flow::loader::LostLoader;
 use crate::flow::loader::child::LoaderChild;
@@ -115,31 +114,25 @@ impl KnownNames {
     }
 }
 
-/// The end of a process, and whether it had begun.
-struct ScriptDeath {
-    lost: LostLoader,
-    has_begun: bool,
-}
-
 impl ListsByScript {
     /// Has a process list. The outer error is its death.
     fn list(
         &self,
         pushed: &mut PushedRows,
         push: PushFound<'_>,
-    ) -> Result<Result<(), ListError>, ScriptDeath> {
+    ) -> Result<Result<(), ListError>, LoaderDeath> {
         let Some(launcher) = &self.launcher else {
             let reason = "this program starts no processes".to_owned();
             return Ok(Err(ListError::NoProcess { path: self.lister.script.clone(), reason }));
         };
         let launched = LoaderChild::launch_script(launcher, &self.lister);
         let mut process = launched
-            .map_err(|error| ScriptDeath { lost: LostLoader::not_started(&error), has_begun: false })?;
+            .map_err(|error| LoaderDeath { lost: LostLoader::not_started(&error), has_begun: false })?;
         let listed = self.listen(&mut process, pushed, push);
         if listed.is_ok() {
             process.end(WorkerExit::Clean); // So that all that it has said is logged.
         }
-        listed.map_err(|lost| ScriptDeath { lost, has_begun: true })
+        listed.map_err(|lost| LoaderDeath { lost, has_begun: true })
     }
 
     fn listen(
@@ -220,17 +213,12 @@ impl ListsByScript {
     }
 
     /// What the end of a process means: `Ok`, another one tries again.
-    fn died(&self, blame: &mut LoaderBlame, death: &ScriptDeath) -> Result<(), ListError> {
-        let ScriptDeath { lost, has_begun } = death;
+    fn died(&self, blame: &mut LoaderBlame, death: &LoaderDeath) -> Result<(), ListError> {
+        let lost = &death.lost;
         let script = self.lister.script.display();
         tracing::warn!(%script, exit = %lost.exit, last_words = %lost.last_words, "the process of a script that lists items is gone");
-        match blame.died(&lost.exit, false, has_begun.then_some(0)) {
-            LoaderDeathOutcome::Retry | LoaderDeathOutcome::RetryWithAllMemory => {
-                if !has_begun {
-                    thread::sleep(PAUSE);
-                }
-                Ok(())
-            }
+        match death.outcome(blame) {
+            LoaderDeathOutcome::Retry | LoaderDeathOutcome::RetryWithAllMemory => Ok(()),
             LoaderDeathOutcome::GiveUp => {
                 let reason = format!("its process cannot be started: {}{}", lost.exit, lost.words());
                 Err(ListError::NoProcess { path: self.lister.script.clone(), reason })

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use orchestra_core::DType;
+use orchestra_launch::kind::Kinds;
 use orchestra_launch::{
     DeviceKind, Earlier, Launched, Launcher, Plan, PlanOptions, Prepared, ProcessLauncher, RenderStyle,
     RunHandle, RunObserver, RunOutcome, StartOptions, StartRunError, WorkerMemory,
@@ -87,12 +88,10 @@ impl Workplace {
         place
     }
 
-    /// A path in it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// The folder of the models.
     pub fn models(&self) -> PathBuf {
         self.path("models")
     }
@@ -171,7 +170,6 @@ impl Workplace {
         fs::write(self.path("workflow.toml"), &self.workflow).unwrap();
     }
 
-    /// Plans the workflow.
     #[track_caller]
     pub fn plan(&self) -> Plan {
         self.plan_with(orchestra_launch::kinds())
@@ -179,13 +177,28 @@ impl Workplace {
 
     /// Plans the workflow, which may name these kinds.
     #[track_caller]
-    pub fn plan_with(&self, kinds: orchestra_launch::kind::Kinds) -> Plan {
+    pub fn plan_with(&self, kinds: Kinds) -> Plan {
+        let (plan, diagnostics) = self.try_plan(kinds);
+        plan.unwrap_or_else(|| panic!("{diagnostics}\n{}", self.workflow))
+    }
+
+    /// Plans the workflow, and gives what is said of it.
+    #[track_caller]
+    pub fn try_plan(&self, kinds: Kinds) -> (Option<Plan>, String) {
         let file = self.path("workflow.toml");
         self.write_workflow();
         let (options, machine) = (PlanOptions::default(), orchestra_launch::machine());
         let (plan, diagnostics) =
             orchestra_launch::plan_file_with(&file, &options, &machine, kinds, &self.options()).unwrap();
-        plan.unwrap_or_else(|| panic!("{}\n{}", diagnostics.render(RenderStyle::Plain), self.workflow))
+        (plan, diagnostics.render(RenderStyle::Plain))
+    }
+
+    /// What is said of a workflow of which there is no plan.
+    #[track_caller]
+    pub fn refused(&self, kinds: Kinds) -> String {
+        let (plan, diagnostics) = self.try_plan(kinds);
+        assert!(plan.is_none(), "{}", self.workflow);
+        diagnostics
     }
 
     /// Opens the output folder for a plan.
@@ -194,14 +207,12 @@ impl Workplace {
         orchestra_launch::prepare_with(plan, Earlier::GoOn, self.options().launcher.as_ref(), None)
     }
 
-    /// Starts a run of a plan.
     pub async fn start_plan(&self, plan: Plan) -> RunHandle {
         let run = bounded("the run starts", orchestra_launch::start(plan, self.options())).await.unwrap();
         self.watch(&run);
         run
     }
 
-    /// Runs a plan from start to end with these options.
     pub async fn run_plan_with(&self, plan: Plan, options: StartOptions) -> RunOutcome {
         let run = bounded("the run starts", orchestra_launch::start(plan, options)).await.unwrap();
         self.watch(&run);
@@ -239,12 +250,10 @@ impl Workplace {
         StartOptions { launcher: Some(Arc::new(self.workers_of_ours())), ..StartOptions::default() }
     }
 
-    /// Starts a run.
     pub async fn start(&self) -> RunHandle {
         self.start_with(self.options()).await
     }
 
-    /// Starts a run with these options.
     pub async fn start_with(&self, options: StartOptions) -> RunHandle {
         let run = bounded("the run starts", orchestra_launch::start(self.plan(), options)).await.unwrap();
         self.watch(&run);
@@ -284,7 +293,6 @@ impl Workplace {
         self.run_with(self.options()).await
     }
 
-    /// Runs it from start to end with these options.
     pub async fn run_with(&self, options: StartOptions) -> RunOutcome {
         let run = self.start_with(options).await;
         let snapshots = run.snapshots();
@@ -316,13 +324,11 @@ impl Workplace {
         self.workers_of_ours().launch(&DeviceKind::Cpu, &[], memory).unwrap()
     }
 
-    /// Live workers.
     pub fn workers(&self) -> Vec<Process> {
         let ours = with_variable(MARK, self.dir.path().to_str().unwrap());
         ours.into_iter().filter(|process| !is_loader(process)).collect()
     }
 
-    /// Live loaders.
     pub fn loaders(&self) -> Vec<Process> {
         with_variable(MARK, self.dir.path().to_str().unwrap()).into_iter().filter(is_loader).collect()
     }
@@ -355,10 +361,14 @@ impl Workplace {
         fs::read(self.out().join(file)).map_or(0, |b| b.iter().filter(|c| **c == b'\n').count())
     }
 
-    /// The records of these sinks' files.
     #[track_caller]
     pub fn records(&self, sinks: &[&str]) -> Records {
         Records::read(&self.out(), sinks).unwrap()
+    }
+
+    /// The indices of the items that a file in the output folder has lines of.
+    pub fn indices(&self, file: &str) -> BTreeSet<u64> {
+        self.lines(file).iter().map(|line| line["index"].as_u64().unwrap()).collect()
     }
 
     /// The lines of a file in the output folder, in its order.
