@@ -30,7 +30,6 @@ struct Amount {
     rounds: usize,
     /// How long a turn of many callers takes.
     lasts: Duration,
-    /// Requests that wait.
     waiting: usize,
 }
 

@@ -82,7 +82,6 @@ fn rows_that_stand_elsewhere_since_a_run_are_refused_by_name_and_those_behind_th
     }
 }
 
-/// A tar archive of these members.
 fn tar(members: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
     for (name, bytes) in members {
@@ -94,7 +93,6 @@ fn tar(members: &[(String, Vec<u8>)]) -> Vec<u8> {
     archive.into_inner().unwrap()
 }
 
-/// A zip archive of these members, as they are.
 fn zip(members: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
     let stored = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);

@@ -24,7 +24,6 @@ use orchestra_testkit::striker::{Fault, loaders_of, strike, strike_any, strike_l
 use rustix::process::Signal;
 use shapes::{BATCH, Shape};
 
-/// When a process is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Moment {
     /// Items are listed and read, and none has come through the first model or command.

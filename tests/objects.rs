@@ -15,7 +15,6 @@ use serde_json::Value;
 
 const LEAST_RIGHT: f64 = 0.975;
 
-/// Labels by item.
 fn labels(csv: &Path) -> BTreeMap<String, String> {
     let mut reader = csv::Reader::from_path(csv).unwrap();
     let header = reader.headers().unwrap().clone();

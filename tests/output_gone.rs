@@ -17,7 +17,6 @@ fn under_way() -> (Workplace, Run) {
     (place, run)
 }
 
-/// How it ends.
 fn ends(place: &Workplace, run: Run) -> Ended {
     place.open_gate();
     run.wait()

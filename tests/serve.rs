@@ -28,7 +28,6 @@ use serde_json::{Value, json};
 /// Far longer than any answer takes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A server of a workplace.
 struct Server {
     run: Run,
     http: String,

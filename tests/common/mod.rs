@@ -41,7 +41,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Looks after which a condition counts as never met: minutes, far beyond what any machine needs.
 const LOOKS: usize = 18_000;
 
-/// The top of the repository.
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
@@ -137,14 +136,10 @@ pub struct Run {
     stdout: PathBuf,
 }
 
-/// An ended command.
 #[derive(Debug)]
 pub struct Ended {
-    /// How the process ended.
     pub status: ExitStatus,
-    /// All that it said.
     pub stderr: String,
-    /// What it printed.
     pub stdout: String,
 }
 
@@ -154,9 +149,7 @@ pub struct Blocks {
     pub steps: usize,
     /// Put the trap operator before it.
     pub trap: bool,
-    /// Items of a batch.
     pub batch: usize,
-    /// CPU devices.
     pub devices: usize,
     /// More tables of the file.
     pub more: &'static str,
@@ -185,7 +178,6 @@ pub fn until_struck(least: usize, every: Duration, run: impl Fn(Duration) -> usi
 }
 
 impl Workplace {
-    /// An empty one.
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         for folder in ["images", "models", "tmp"] {
@@ -315,12 +307,10 @@ impl Workplace {
         run
     }
 
-    /// A path in it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// The workflow file.
     pub fn workflow(&self) -> PathBuf {
         self.path("workflow.toml")
     }
@@ -376,12 +366,10 @@ impl Workplace {
         self.command(&[&[command, self.out().to_str().unwrap()], more].concat())
     }
 
-    /// Any command.
     pub fn start_command(&self, arguments: &[&str]) -> Run {
         self.start_command_with(arguments, &[])
     }
 
-    /// Any command, from start to end.
     pub fn command(&self, arguments: &[&str]) -> Ended {
         self.start_command(arguments).wait()
     }
@@ -391,7 +379,6 @@ impl Workplace {
         self.start_process(arguments, &[], stdin)
     }
 
-    /// Any command, with these variables in its environment.
     pub fn start_command_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Run {
         self.start_process(arguments, variables, Stdio::null())
     }
@@ -519,7 +506,6 @@ impl Workplace {
         self.lines("failures.jsonl")
     }
 
-    /// What they say.
     pub fn errors(&self) -> Vec<String> {
         self.failures().iter().map(|failure| failure["error"].as_str().unwrap().to_owned()).collect()
     }
@@ -529,7 +515,6 @@ impl Workplace {
         fs::read_to_string(self.path(file)).unwrap_or_default()
     }
 
-    /// Its lines.
     pub fn text_lines(&self, file: &str) -> Vec<String> {
         self.text(file).lines().map(str::to_owned).collect()
     }
@@ -570,7 +555,6 @@ impl Run {
         place.no_process_is_left();
     }
 
-    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
@@ -586,7 +570,6 @@ impl Run {
         self.stderr.clone()
     }
 
-    /// All that it said so far.
     pub fn said(&self) -> String {
         fs::read_to_string(&self.stderr).unwrap()
     }
@@ -620,7 +603,6 @@ impl Run {
         workers_of(self.pid()).iter().map(|w| w.pid).collect()
     }
 
-    /// Waits for its end.
     pub fn wait(mut self) -> Ended {
         let pid = self.pid();
         let (stderr, stdout) = (self.stderr.clone(), self.stdout.clone());
@@ -768,7 +750,6 @@ pub fn write_pictures(folder: &Path, n: u64) {
     });
 }
 
-/// Copies a folder with all that is in it.
 pub fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {

@@ -12,7 +12,6 @@ const PHASES: [&str; 4] = ["worker.queue", "worker.copy_in", "worker.compute", "
 const STEPS: [&str; 7] =
     ["item.read", "item.decode", "item.row", "item.queue", "item.infer", "item.post", "item.write"];
 
-/// A trace.
 #[derive(Debug)]
 pub struct Trace {
     /// Its spans, in no order.
@@ -20,12 +19,10 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// All of this name.
     pub fn named(&self, name: &str) -> Vec<&Span> {
         self.spans.iter().filter(|span| span.name == name).collect()
     }
 
-    /// The only one of this name.
     #[track_caller]
     pub fn only(&self, name: &str) -> &Span {
         match self.named(name)[..] {
@@ -42,7 +39,6 @@ impl Trace {
     }
 }
 
-/// A span.
 #[derive(Debug, Clone)]
 pub struct Span {
     pub name: String,
@@ -62,7 +58,6 @@ pub struct Span {
     pub failed: bool,
 }
 
-/// A link to another span.
 #[derive(Debug, Clone)]
 pub struct Link {
     pub trace: String,
@@ -71,7 +66,6 @@ pub struct Link {
 }
 
 impl Span {
-    /// An attribute that is text.
     #[track_caller]
     pub fn text(&self, key: &str) -> &str {
         self.attributes

@@ -161,7 +161,6 @@ pub fn style(surroundings: &Surroundings) -> RenderStyle {
     if surroundings.color() { RenderStyle::Coloured } else { RenderStyle::Plain }
 }
 
-/// What these diagnostics mean for the exit code.
 pub fn code(diagnostics: &Diagnostics) -> ExitCode {
     match diagnostics.cause() {
         None => ExitCode::Done,

@@ -106,7 +106,6 @@ async fn answer_until_told(
     Ok(ExitCode::Done)
 }
 
-/// The page of what is served.
 fn live_page(listener: std::net::TcpListener, service: &Service) -> Result<LivePage, Failed> {
     let status = |name: &str| -> Box<StatusOf> {
         let (service, name) = (service.clone(), name.to_owned());

@@ -13,7 +13,6 @@ pub fn print(text: &str) -> Result<ExitCode, Failed> {
     print_bytes(visible(text).as_bytes())
 }
 
-/// The same as JSON.
 pub fn print_json(value: &impl serde::Serialize) -> Result<ExitCode, Failed> {
     print_bytes(json(value)?.as_bytes())
 }

@@ -41,7 +41,6 @@ pub struct StageTime {
     pub cores_each: usize,
 }
 
-/// What set the pace.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PaceSetter {
     pub bottleneck: Bottleneck,

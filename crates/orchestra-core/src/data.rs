@@ -123,7 +123,6 @@ impl ColumnType {
 }
 
 impl ColumnType {
-    /// The columns of its rows, if it is a list.
     pub fn list(&self) -> Option<&Schema> {
         if let ColumnType::List(schema) = self { Some(schema) } else { None }
     }
@@ -369,7 +368,6 @@ impl OwnedValue {
         }
     }
 
-    /// Shows it as a borrowed value.
     pub fn with<R>(&self, show: impl FnOnce(Value<'_>) -> R) -> R {
         show(self.borrowed(&self.labels()))
     }

@@ -28,7 +28,6 @@ pub struct RecordedFailure<'a> {
     pub error: Cow<'a, str>,
 }
 
-/// Failures that have one cause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureCause {
     /// How many items failed so.

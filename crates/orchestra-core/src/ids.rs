@@ -93,7 +93,6 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The stage, if it is one.
     pub fn stage(self) -> Option<StageId> {
         match self {
             Origin::Source(_) => None,

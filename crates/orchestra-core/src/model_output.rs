@@ -25,7 +25,6 @@ impl BatchAxis {
     }
 }
 
-/// An output of a model that a stage reads.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode, Serialize)]
 pub struct ReadOutput {
     /// Its name in the model, and what an item has of it. Texts have bytes here.

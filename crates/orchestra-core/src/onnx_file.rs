@@ -60,13 +60,11 @@ pub struct OperatorSetIdProto {
 }
 
 impl OperatorSetIdProto {
-    /// Whether these are ONNX's own operators.
     pub fn is_onnx(&self) -> bool {
         is_onnx(&self.domain)
     }
 }
 
-/// Whether operators of this domain are ONNX's own.
 pub fn is_onnx(domain: &str) -> bool {
     matches!(domain, "" | "ai.onnx")
 }

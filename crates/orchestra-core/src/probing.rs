@@ -55,10 +55,8 @@ const STEP: f64 = 0.25;
 /// In how many items, at least, and in which part of them, the same element must differ to be no such chance.
 const AGAIN: usize = 3;
 
-/// An output of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedOutput {
-    /// Items of the batch.
     pub batch: usize,
     pub shape: Vec<usize>,
     pub elements: Elements,
@@ -71,7 +69,6 @@ pub enum Elements {
     Texts(Vec<String>),
 }
 
-/// The runs of one output.
 #[derive(Debug, Clone)]
 pub struct ProbeRuns {
     /// Items and shapes of all of them: batches of several sizes, of several values each.
@@ -91,7 +88,6 @@ pub struct ProbeRuns {
 }
 
 impl ProbeRuns {
-    /// What they say of output `name`.
     pub fn judge(&self, name: &str) -> ProbedOutput {
         let axes = (0..self.before.shape.len()).filter_map(|axis| self.follows(axis));
         let axes: Vec<_> =
@@ -360,7 +356,6 @@ impl Elements {
     }
 }
 
-/// The bytes of an element.
 fn bytes(dtype: DType, data: &[u8], place: usize) -> Option<&[u8]> {
     let size = dtype.size_bytes();
     data.get(place * size..(place + 1) * size)

@@ -9,7 +9,6 @@ use crate::data::{ItemError, Label, OwnedRow, OwnedValue, TensorView, Value};
 use crate::tensor::DType;
 use crate::wire;
 
-/// A value of a row, as it is stored.
 #[derive(Debug, Clone, PartialEq, Encode, BorrowDecode)]
 pub enum StoredValue<'a> {
     Tensor {

@@ -158,7 +158,6 @@ pub trait Merge: fmt::Debug {
 
 /// Contributions that are merged. It is the same in whatever order they came, as long as those of an item come together.
 pub trait MergeState {
-    /// Adds a contribution of this item.
     fn add(&mut self, item: ItemId, contribution: &[u8]) -> Result<(), ItemError>;
 
     /// What [`Merge::state`] makes it of again.
@@ -170,7 +169,6 @@ pub trait MergeState {
 
 /// Makes rows of contributions.
 pub trait InOrder: fmt::Debug {
-    /// The row of a contribution.
     fn row(&self, contribution: &[u8]) -> Result<ReducedRow, ItemError>;
 
     /// Joins contributions, where that is the result.
@@ -259,7 +257,6 @@ pub trait FetchRun: Send {
     }
 }
 
-/// What a request brings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestItem {

@@ -108,7 +108,6 @@ pub enum Dim {
 }
 
 impl Dim {
-    /// The number, if there is one.
     pub fn fixed(self) -> Option<usize> {
         match self {
             Dim::Fixed(n) => Some(n),

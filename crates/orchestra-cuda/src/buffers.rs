@@ -97,7 +97,6 @@ impl DeviceBuffers {
     }
 }
 
-/// Page-locks the slots.
 pub fn page_lock(driver: &Driver, arena: &WorkerArena) {
     let said = page_lock::page_lock(arena, OUTPUT_SLOTS, |start, bytes, flags| {
         // SAFETY: the slots are mapped as long as the arena, which lives as long as the process: an engine is never dropped.

@@ -261,7 +261,6 @@ fn frames(bytes: &[u8]) -> Vec<Vec<u8>> {
     frames
 }
 
-/// The journal of these frames.
 fn chained(frames: &[Vec<u8>]) -> Vec<u8> {
     let (mut bytes, mut crc) = (Vec::new(), SEED);
     for frame in frames {

@@ -41,7 +41,6 @@ pub fn csv_number(element: Element) -> String {
 
 /// An element type whose numbers are compared as they are.
 pub trait Number: Copy + PartialOrd {
-    /// No number is less.
     const LEAST: Self;
     /// The nearest `f32`.
     fn to_f32(self) -> f32;

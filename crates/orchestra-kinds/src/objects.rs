@@ -183,7 +183,6 @@ pub struct Trouble {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "cloud"), allow(dead_code, reason = "stores are read with that feature"))]
 pub enum TroubleKind {
-    /// There is no such object.
     Missing,
     /// This object cannot be read.
     Object,

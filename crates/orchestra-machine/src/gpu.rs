@@ -183,7 +183,6 @@ pub(crate) mod tests {
         }
     }
 
-    /// Instance `n` of GPU `index`.
     pub(crate) fn slice(index: u32, n: u32) -> Gpu {
         Gpu {
             uuid: format!("MIG-{index}{n}a5f-0000"),

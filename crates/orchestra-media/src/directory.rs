@@ -26,7 +26,6 @@ pub(crate) struct Directories<'a> {
 #[derive(Debug)]
 pub(crate) struct Directory<'a> {
     file: Directories<'a>,
-    /// Where it is.
     pub(crate) at: u64,
     entries: Vec<DirectoryEntry>,
     /// The byte behind its last one.
@@ -84,7 +83,6 @@ impl<'a> Directories<'a> {
         &self.bytes[..2]
     }
 
-    /// Where the first directory is.
     fn first_at(self) -> Option<u64> {
         if self.is_wide { self.number(8, 8) } else { self.number(4, 4) }
     }

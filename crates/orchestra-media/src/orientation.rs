@@ -4,7 +4,6 @@ use memchr::memmem;
 
 use crate::directory::{Directories, Directory};
 
-/// The tag.
 const ORIENTATION: u16 = 274;
 
 /// A turn, as flips of the stored picture's axes followed by an exchange of the axes.

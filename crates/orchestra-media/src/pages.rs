@@ -29,7 +29,6 @@ impl Pages {
         Ok(Pages { at, n_pictures: n.saturating_add(n_behind(bytes, directories.end())) })
     }
 
-    /// How many there are.
     pub fn count(&self) -> usize {
         self.at.len()
     }

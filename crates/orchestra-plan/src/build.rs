@@ -140,7 +140,6 @@ fn plan_file(mut tree: Table, file: &Path, options: &PlanOptions, cx: &mut Cx<'_
     Ok(plan)
 }
 
-/// The tasks of all tables.
 fn expand_tasks(
     workflow: &WorkflowTables,
     tables: &TaskTables,

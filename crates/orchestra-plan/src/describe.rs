@@ -351,7 +351,6 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
     )
 }
 
-/// The workers of a stage on a device.
 fn on_device(plan: &Plan, workers: &WorkerPlan, streams: usize) -> String {
     let device = &plan.devices[workers.device.index()];
     let streams = match streams {

@@ -181,7 +181,6 @@ impl<'a> Devices<'a> {
         self.in_use.iter().cloned().chain(more.map(cuda)).collect()
     }
 
-    /// The devices that a model names itself.
     fn named_by_model(
         &mut self,
         names: &[Spanned<String>],

@@ -51,7 +51,6 @@ const MAX_SHOWN: usize = 1000;
 /// One error or warning.
 #[derive(Debug, Clone)]
 pub struct Diagnostic {
-    /// How bad it is.
     pub severity: Severity,
     pub cause: Cause,
     /// Where, if it is at one place.
@@ -184,7 +183,6 @@ impl Diagnostics {
         self.entries.sort_by_key(|d| d.span.map_or((u16::MAX, usize::MAX), |s| (s.text, s.start)));
     }
 
-    /// Whether there is an error.
     pub fn has_errors(&self) -> bool {
         self.errors().next().is_some()
     }
@@ -338,7 +336,6 @@ impl Diagnostics {
     }
 }
 
-/// How diagnostics are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RenderStyle {
     /// For files and pipes.

@@ -20,7 +20,6 @@ pub struct Spanned<T> {
 }
 
 impl<T> Spanned<T> {
-    /// `value`, which stands at `span`.
     pub fn new(value: T, span: Span) -> Self {
         Self { value, span }
     }
@@ -77,7 +76,6 @@ impl<'a, 'd> Fields<'a, 'd> {
         Self { what, span, table, keys: keys.to_vec(), diags }
     }
 
-    /// How the key is declared.
     pub(crate) fn declared(&self, name: &str) -> Option<Key> {
         self.keys.iter().find(|key| key.name == name).copied()
     }
@@ -109,12 +107,10 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
-    /// The entry of a key, as written.
     pub fn entry(&self, key: &str) -> Option<&'a TomlEntry> {
         self.table.get(key)
     }
 
-    /// Reports that `key` is missing.
     pub fn missing(&mut self, key: &str, help: &str) {
         let message = format!("{} needs the key `{key}`", self.what);
         self.diags.error(self.span, message).label(format!("`{key}` is missing")).help(help);

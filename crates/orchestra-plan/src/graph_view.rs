@@ -61,7 +61,6 @@ pub enum NodeKind {
     Sink,
 }
 
-/// What flows from one node to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Edge {
     /// The giver, by its place in `nodes`.

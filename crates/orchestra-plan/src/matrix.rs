@@ -80,7 +80,6 @@ impl Matrices {
         matrices
     }
 
-    /// The matrix of a stage.
     pub fn of(&self, stage: &str) -> Option<&Matrix> {
         self.all.iter().find(|matrix| matrix.stage == stage)
     }

@@ -110,7 +110,6 @@ fn read(text: &str, file: &Path, options: &PlanOptions) -> (Table, Diagnostics) 
     (root, found)
 }
 
-/// Whether a stage names this model.
 fn names_model(stage: &Toml, name: &str) -> bool {
     let Toml::Table(stage) = stage else { return false };
     matches!(stage.get("model").map(|model| &model.node.value), Some(Toml::String(model)) if model == name)

@@ -38,7 +38,6 @@ pub enum OutputDim {
 pub(crate) struct StageOutput {
     pub read: ReadOutput,
     pub standing: RowStanding,
-    /// As the file declares it.
     pub declared: String,
     /// Of a program: what its rows are, where they are no tensors.
     pub values: Option<ColumnType>,
@@ -325,7 +324,6 @@ impl StageOutput {
         Self { declared, read, standing: RowStanding::Known, values, is_untried: false }
     }
 
-    /// The column that a stage gives of it.
     pub(crate) fn column(&self) -> ColumnType {
         match (&self.values, self.read.texts.as_deref()) {
             (Some(ty), _) => ty.clone(),

@@ -20,7 +20,6 @@ impl PartFilesPlan {
         self.named(&format!("{number:05}"))
     }
 
-    /// What all of them fit.
     pub fn glob(&self) -> PathBuf {
         self.named("*")
     }

@@ -154,7 +154,6 @@ impl Plan {
         behind
     }
 
-    /// The pipeline that a stage belongs to.
     pub fn pipeline_of(&self, stage: StageId) -> &PipelinePlan {
         &self.pipelines[self.stages[stage.index()].pipeline.index()]
     }

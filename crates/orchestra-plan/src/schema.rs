@@ -90,7 +90,6 @@ fn distinct(tables: impl Iterator<Item = KindTable>) -> Vec<KindTable> {
     distinct
 }
 
-/// Tables by their names.
 fn named(about: &str, each: Json) -> Json {
     let mut schema = typed(&["object"], None);
     schema.insert("propertyNames".into(), json!({ "pattern": NAMES }));

@@ -52,7 +52,6 @@ pub trait Setting: Sized {
     }
 }
 
-/// The key of a setting of this type.
 pub const fn setting<T: Setting>(name: &'static str, default: &[&'static str], help: &'static str) -> Key {
     let default = match default {
         [default, ..] => default,

@@ -157,7 +157,6 @@ fn store(
     store_of(source, url, cx)
 }
 
-/// What speaks to the store of `url`.
 fn store_of(source: &SourceNode, url: &Spanned<String>, cx: &mut Cx<'_>) -> Result<SourceStore, Reported> {
     let kind = source.kind.as_ref().ok_or(Reported)?;
     kind.objects().map(SourceStore).or_else(|help| {

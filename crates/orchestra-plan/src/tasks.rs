@@ -129,7 +129,6 @@ pub(crate) fn expand(
     })
 }
 
-/// Which tasks there are, and which of them are compared.
 pub(crate) fn tables(raws: &[RawTask], best: &[RawBest], cx: &mut Cx<'_>) -> Result<TaskTables, Reported> {
     let instances = instances(raws, cx);
     let (comparisons, wrong_comparisons) = comparisons::comparisons(raws, best, cx);
@@ -266,7 +265,6 @@ impl<'a> Expander<'a> {
         self.of_table.get(&self.raws[table].name.value[..]).into_iter().flatten().copied()
     }
 
-    /// The tasks that are compared, in order.
     fn compared<'s>(&'s self, comparison: &'s TaskComparison) -> impl Iterator<Item = usize> + 's {
         comparison.tables.iter().flat_map(|table| self.tasks_of(*table))
     }

@@ -117,10 +117,8 @@ pub(crate) struct ModelNode {
     pub known: Option<KnownModel>,
 }
 
-/// A program that a stage runs.
 #[derive(Debug)]
 pub(crate) struct StageProgram {
-    /// The name of the stage.
     pub stage: String,
     pub draft: Arc<dyn ProgramDraft>,
 }
@@ -260,7 +258,6 @@ impl StageNode {
         )
     }
 
-    /// The plan of its batches, if it runs some.
     pub fn batch_plan(&self) -> Option<&BatchPlan> {
         self.plan()?.batch()
     }

@@ -34,7 +34,6 @@ pub struct ComparedFact {
 /// By section and name, in order.
 type Facts = Vec<(&'static str, String, String)>;
 
-/// Compares two runs, fact by fact.
 pub fn compare(a: &RunReport, b: &RunReport) -> RunComparison {
     let (of_a, of_b) = (facts(a), facts(b));
     let values: BTreeMap<(&str, &str), &str> =

@@ -21,7 +21,6 @@ impl NumberSet {
         self.count
     }
 
-    /// Whether no number is in the set.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -36,7 +35,6 @@ impl NumberSet {
         self.ranges.range(..=from).next_back().map_or(from, |(_, to)| from.max(*to))
     }
 
-    /// The parts of a range that are not in the set.
     pub fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let (mut from, mut missing) = (self.next_missing(range.start), Vec::new());
         while from < range.end {

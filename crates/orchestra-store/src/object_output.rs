@@ -17,7 +17,6 @@ pub trait ObjectOutput: ObjectStore {
     fn replace(&self, url: &str, bytes: Vec<u8>, before: &StoredObject) -> Result<bool, ListError>;
 }
 
-/// An object as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredObject {
     pub bytes: Vec<u8>,

@@ -29,7 +29,6 @@ pub struct Sorter {
 }
 
 impl Sorter {
-    /// A sorter that spills into `folder`.
     pub fn new(folder: &Path) -> Self {
         Self::with_budget(folder, MEMORY_BUDGET)
     }

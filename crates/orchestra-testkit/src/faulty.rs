@@ -40,7 +40,6 @@ pub const FAULT_ROOM: &str = "ORCHESTRA_FAULT_ROOM";
 /// What `never-hello` writes to standard error before it falls silent.
 pub const SILENT: &str = "not saying hello, as asked";
 
-/// All names of the table.
 const NAMES: &str = "none hang-on-batch abort-at-load slow garbage never-hello load-failed room stubborn";
 
 /// One way to misbehave; see the module's table.

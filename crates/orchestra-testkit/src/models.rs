@@ -314,7 +314,6 @@ pub fn unknown_operator(folder: &Path) -> anyhow::Result<PathBuf> {
     plain("unknown_operator", &[4]).node("Frobnicate", &["x"], &["y"], &[]).write(folder)
 }
 
-/// A file that is no model at all.
 pub fn garbage(folder: &Path) -> anyhow::Result<PathBuf> {
     let path = folder.join("garbage.onnx");
     std::fs::write(&path, b"\xff\xfethis is not a protobuf message")?;

@@ -16,7 +16,6 @@ pub const IR_VERSION: i64 = 8;
 /// Version of ONNX's own operators.
 pub const OPSET: i64 = 17;
 
-/// An attribute of a node.
 #[derive(Debug, Clone)]
 pub enum Attribute {
     Int(i64),
@@ -71,7 +70,6 @@ impl ModelBuilder {
         self
     }
 
-    /// Adds an input of texts.
     pub fn text_input(mut self, input: &TextInput) -> Self {
         self.graph.input.push(texts_info(input));
         self

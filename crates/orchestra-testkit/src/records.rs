@@ -9,11 +9,9 @@ use std::path::Path;
 use orchestra_store::each_record;
 use serde_json::Value;
 
-/// An item as records name it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ItemKey {
     pub source: String,
-    /// Its index in the source.
     pub index: u64,
 }
 
@@ -57,7 +55,6 @@ impl Records {
         same("failed", &self.failed.keys().cloned().collect(), failed)
     }
 
-    /// The `kind` of an item's failure.
     pub fn failure_kind(&self, key: &ItemKey) -> Option<&str> {
         self.failed.get(key)?.get("kind")?.as_str()
     }

@@ -27,7 +27,6 @@ pub use intruder::{
     SECRET_VARIABLE, SOCKET, WRITTEN, attempts, scribble,
 };
 
-/// The operator's domain in a model.
 pub const DOMAIN: &str = "orchestra.test";
 /// The operator's name in a model.
 pub const OPERATOR: &str = "Trap";
@@ -104,7 +103,6 @@ impl Trap {
         self as u8
     }
 
-    /// The trap that this element springs.
     pub fn of(element: f32) -> Option<Trap> {
         Trap::ALL.into_iter().find(|t| f32::from(t.value()) == element)
     }

@@ -24,7 +24,6 @@ impl WorkflowFile {
         Self::new().source(source, "images", "paths = ['images']")
     }
 
-    /// Any table, with these lines.
     pub fn table(self, name: impl Display, lines: impl Display) -> Self {
         Self(format!("{}[{name}]\n{}\n", self.0, lines.to_string().trim_end()))
     }

@@ -214,7 +214,6 @@ impl WorkerArena {
         Ok(RowMemory { ptr: self.inputs.at(at), len: span.row_bytes * rows })
     }
 
-    /// Rows of output `output`.
     pub fn output_rows(
         &self,
         slot: OutputSlotId,

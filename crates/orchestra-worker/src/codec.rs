@@ -318,7 +318,6 @@ pub struct FrameReader<R, T> {
 }
 
 impl<R: Read, T: Frame> FrameReader<R, T> {
-    /// A reader at the start of `stream`.
     pub fn new(stream: R) -> Self {
         Self { stream, decoder: FrameDecoder::new(), chunk: vec![0; CHUNK].into() }
     }
@@ -352,7 +351,6 @@ pub struct FrameWriter<W, T> {
 }
 
 impl<W: Write, T: Frame> FrameWriter<W, T> {
-    /// A writer to `stream`.
     pub fn new(stream: W) -> Self {
         Self { stream, buffer: Vec::new(), frame: PhantomData }
     }

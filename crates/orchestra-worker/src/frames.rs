@@ -125,7 +125,6 @@ pub struct RowError {
 pub struct RunTiming {
     /// Copies and binding before the session ran.
     pub bind_ns: u64,
-    /// The session's run.
     pub run_ns: u64,
     /// Copies after it.
     pub copy_out_ns: u64,
@@ -160,7 +159,6 @@ pub enum FromWorker {
     Loaded {
         /// What runs how much of it; ONNX Runtime counts nodes per execution provider.
         providers: Vec<(String, u32)>,
-        /// The engine's version.
         runtime_version: String,
         /// The largest batch that was run before this frame; 0 if none was.
         warmed: usize,

@@ -21,7 +21,6 @@ const POPULATE_UP_TO: usize = 1 << 30;
 pub(crate) enum Prefault {
     /// All, unless there are very many.
     Now,
-    /// None.
     WhenTouched,
 }
 

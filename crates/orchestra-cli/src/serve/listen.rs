@@ -24,7 +24,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The first bytes of a connection of HTTP/2.
 const PREFACE_BYTES: usize = 24;
 
-/// What is spoken there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spoken {
     Http1,

@@ -53,10 +53,8 @@ pub trait Leaves {
     /// A map has dropped its row, or makes no parts of it.
     fn nothing(&mut self, at: usize) -> Result<(), ItemError>;
 
-    /// A row has come to a leaf.
     fn leaf(&mut self, leaf: usize, scope: &RowScope<'_>) -> Result<(), RowEnded>;
 
-    /// A map has failed.
     fn fail(&mut self, stage: StageId, item_error: ItemError) -> RowEnded;
 
     /// As [`Emit::left_out`].

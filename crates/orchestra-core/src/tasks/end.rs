@@ -28,7 +28,6 @@ impl Exit {
     }
 }
 
-/// How an attempt at a task ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskEnd {
     /// Code 0, and all declared outputs are there.

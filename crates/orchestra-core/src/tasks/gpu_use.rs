@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A process of a command on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandOnGpu {
     pub task: usize,

@@ -105,7 +105,6 @@ impl Lease {
     }
 }
 
-/// What is free of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct GpuCapacity {
     share: i64,

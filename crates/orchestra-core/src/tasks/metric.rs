@@ -13,7 +13,6 @@ pub struct TaskMetric {
     pub regex: Option<String>,
 }
 
-/// What was read of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Encode, Decode, Serialize, Deserialize)]
 pub struct MetricValues {
     pub count: u64,

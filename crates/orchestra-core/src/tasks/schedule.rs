@@ -160,7 +160,6 @@ impl Schedule {
         devices
     }
 
-    /// Starts all that can start.
     pub fn start(&mut self, now: Duration) -> Vec<Start> {
         while let Some((_, task)) = self.paused.first().copied().filter(|(at, _)| *at <= now) {
             self.paused.pop_first();

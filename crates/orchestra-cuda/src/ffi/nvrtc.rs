@@ -46,7 +46,6 @@ pub struct Compiled {
 }
 
 impl Nvrtc {
-    /// Loads it.
     pub fn open(path: &Path) -> Result<Self, String> {
         Ok(Self(NvrtcTable::of(&open(path)?)?))
     }

@@ -50,7 +50,6 @@ macro_rules! replays {
             holds($check);
         })*
 
-        /// What has a test here.
         const TESTED: &[&str] = &[$($check),*];
     };
 }

@@ -117,7 +117,6 @@ fn layout(tensor: &TensorSpec) -> Result<Layout, Unfit> {
 }
 
 impl ImageSettings {
-    /// Appends what is made of pixels.
     fn append(self, pixels: &Pixels<'_>, out: &mut Vec<u8>) -> Result<(), ItemError> {
         out.extend_from_slice(&self.format.encode(pixels, self.quality)?);
         Ok(())

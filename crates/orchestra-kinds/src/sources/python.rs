@@ -147,7 +147,6 @@ impl Items for PythonRows {
     }
 }
 
-/// The script and the row of a locator.
 fn row_of(locator: &[u8]) -> (&Path, &[u8]) {
     let at = locator.iter().rposition(|byte| *byte == b'#').unwrap_or(0);
     (Path::new(OsStr::from_bytes(&locator[..at])), locator.get(at + 1..).unwrap_or_default())

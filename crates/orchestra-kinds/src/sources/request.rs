@@ -47,7 +47,6 @@ impl TypedSource for RequestSource {
     }
 }
 
-/// What requests bring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub enum RequestedItems {
     /// The bytes of a picture, which are what locates it.

@@ -205,7 +205,6 @@ fn settings_of(rows: &TensorItems) -> Json {
     }
 }
 
-/// Where a file beside another one lies.
 fn path_beside(file: &Path, written: &str) -> PathBuf {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let (mut folder, mut written) = (file.parent().unwrap_or(Path::new("")), written);

@@ -205,7 +205,6 @@ impl ReduceStage {
         })
     }
 
-    /// The column that the result is made of.
     fn value_column(&self, stage: &mut StageContext<'_>) -> Result<usize, Reported> {
         if self.op != Name::Count {
             return stage.column(0, "a tensor", |c| matches!(c.ty.required(), ColumnType::Tensor(_)));
@@ -223,7 +222,6 @@ impl ReduceStage {
         }
     }
 
-    /// The column that keys are in, if they are in one.
     fn key_column(&self, stage: &mut StageContext<'_>) -> Result<Option<(usize, usize)>, Reported> {
         if self.key() != By::Column {
             return Ok(None);

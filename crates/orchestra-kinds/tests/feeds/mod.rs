@@ -43,7 +43,6 @@ fn types() -> Vec<(&'static str, Vec<(&'static str, ColumnType)>)> {
     ]
 }
 
-/// The words of the tables for a type.
 fn words(ty: &ColumnType) -> Vec<&'static str> {
     vec![match ty {
         ColumnType::Picture => "picture",
@@ -151,7 +150,6 @@ fn workflows(what: &str, kind: &str, table: &str) -> Vec<String> {
     }
 }
 
-/// The row of a kind.
 fn row(what: &str, kind: &str, note: &str, tables: &[&str]) -> String {
     let tried: Vec<String> = tables.iter().flat_map(|table| workflows(what, kind, table)).collect();
     let (mut cells, mut gives, mut reads) = (Vec::new(), BTreeSet::new(), BTreeSet::new());

@@ -6,7 +6,6 @@ use crate::format::Format;
 use crate::picture::PixelKind;
 
 impl PageLayout {
-    /// What the pixels become.
     pub fn kind(&self) -> PixelKind {
         match (self.alpha, &self.ink) {
             (Alpha::None, Ink::Gray | Ink::InvertedGray) => PixelKind::Gray,
@@ -51,7 +50,6 @@ impl PageLayout {
         Ok(())
     }
 
-    /// Appends the pixels of a line of samples.
     pub fn append_pixels(&self, line: &[u8], out: &mut Vec<u8>) {
         let pixels = line.chunks_exact(self.samples);
         match (&self.ink, self.alpha) {

@@ -151,7 +151,6 @@ fn pictures_that_stand_behind_the_first_are_counted_whatever_their_formats() {
     }
 }
 
-/// A WebP of these chunks.
 fn webp(chunks: &[(&[u8; 4], &[u8])]) -> Vec<u8> {
     let chunk = |(name, payload): &(&[u8; 4], &[u8])| {
         let pad = &[0][..payload.len() % 2];

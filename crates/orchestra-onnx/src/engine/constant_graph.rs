@@ -13,7 +13,6 @@ use super::graph_edit::{EditError, GraphEdit, constant, node};
 /// The first operators with `Expand`.
 const OLDEST_OPSET: i64 = 8;
 
-/// Puts the constant in the place of its input.
 pub fn put_in_place(edit: &mut GraphEdit<'_>, of: &InputConstant) -> Result<(), EditError> {
     let name = &of.input;
     edit.remove_input(name)?;

@@ -162,7 +162,6 @@ pub fn no_memory(rows: usize) -> EngineRunError {
     EngineRunError::out_of_memory(error)
 }
 
-/// An error of loading, by its text.
 pub fn load(error: impl ToString) -> LoadError {
     let error = words(error);
     EngineRunError { kind: run_kind(&error), error }.at_load()

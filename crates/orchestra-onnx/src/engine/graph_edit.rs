@@ -181,7 +181,6 @@ impl<'a> GraphEdit<'a> {
     }
 }
 
-/// One field of a message.
 struct MessageField<'a> {
     number: u32,
     /// Where key and value are in the message.

@@ -79,7 +79,6 @@ pub fn main(text: &OsStr) -> ExitCode {
     }
 }
 
-/// A model that is probed.
 struct LoadedModel {
     session: Session,
     /// For each input of texts some that it takes; none where any will do.

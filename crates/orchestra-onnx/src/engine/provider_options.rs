@@ -9,7 +9,6 @@ use orchestra_worker::frames::Load;
 
 use crate::spec::OnnxSpec;
 
-/// A tensor of f32.
 pub fn tensor(name: &str, batch: Dim, row: &[usize]) -> TensorSpec {
     let row = row.iter().map(|n| Dim::Fixed(*n)).collect();
     TensorSpec { name: name.into(), dtype: DType::F32, row, batch }

@@ -320,7 +320,6 @@ unsafe fn observed(
         .collect()
 }
 
-/// The shape and the elements of a row.
 fn of_row(output: &DynamicOutput, is_text: bool, row: usize) -> (Vec<usize>, Elements) {
     if is_text {
         // A list of them is compared as it travels.

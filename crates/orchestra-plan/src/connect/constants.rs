@@ -28,7 +28,6 @@ struct WrittenConstant<'a> {
     elements: Vec<&'a TomlNode>,
 }
 
-/// The constants of a stage.
 pub(super) struct StageConstants {
     /// In the order of the file.
     pub all: Vec<InputConstant>,
@@ -258,7 +257,6 @@ impl<'a> WrittenConstant<'a> {
 }
 
 impl<'a> ConstantInput<'a> {
-    /// The input of this name.
     fn of(name: &'a str, model: &ModelPlan) -> Option<Self> {
         if let Some(scalar) = model.scalars.iter().find(|scalar| scalar.name == name) {
             return Some(Self { name, dtype: scalar.dtype, dims: Vec::new(), axis: 0 });

@@ -114,7 +114,6 @@ impl AskedWorkers {
     }
 }
 
-/// The keys of [`AskedWorkers`].
 pub const WORKERS: &[Key] = AskedWorkers::KEYS;
 
 /// Devices by their names, one at least.

@@ -35,7 +35,6 @@ impl StageKind for MatrixKind {
     }
 }
 
-/// The draft of the stage that makes the parts of a matrix.
 pub(crate) fn draft_of_parts(matrix: &Matrix) -> Draft {
     let mut gives =
         vec![Column { name: PLACE.to_owned(), ty: ColumnType::Tensor(fixed_tensor(PLACE, DType::I64, &[])) }];

@@ -72,7 +72,6 @@ impl ModelPlan {
         format!("{what} `{}`", name.unwrap_or(&self.name))
     }
 
-    /// Names of all inputs.
     pub fn all_inputs(&self) -> impl Iterator<Item = &str> + Clone {
         self.input_names().chain(self.scalars.iter().map(|input| &*input.name))
     }
@@ -159,7 +158,6 @@ pub struct BatchPlan {
     pub priority: u32,
     /// When a worker is replaced although nothing failed.
     pub recycle: Recycle,
-    /// The outputs of the model that are read.
     pub outputs: Vec<ReadOutput>,
     /// How the model runs on its own outputs, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -259,7 +257,6 @@ pub struct WorkerGrowth {
     pub is_asked: bool,
 }
 
-/// A device that is used.
 #[derive(Debug, Clone, Serialize)]
 pub struct DevicePlan {
     /// Name and kind.

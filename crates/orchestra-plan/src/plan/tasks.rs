@@ -12,7 +12,6 @@ use sha2::{Digest, Sha256};
 use crate::digest::hex;
 use crate::shell;
 
-/// The folder of the tasks in the output folder.
 pub const TASKS_FOLDER: &str = "tasks";
 /// The folder in the output folder with a link to the output of the best task, for each [`BestOf`] by [`BestOf::link`]. It lies apart from the folders of
 /// tables, which may be inputs of tasks and sources of items.
@@ -29,7 +28,6 @@ pub struct TasksPlan {
     /// Which of them are compared with one another.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub best: Vec<BestOf>,
-    /// The GPUs in use.
     pub gpus: Vec<TaskGpu>,
     /// How many commands share the CPU.
     pub cpu_slots: usize,
@@ -227,7 +225,6 @@ fn number_text(value: f64) -> String {
 }
 
 impl TasksPlan {
-    /// Whether there is no task.
     pub fn is_empty(&self) -> bool {
         self.tasks.is_empty()
     }

@@ -44,7 +44,6 @@ struct Consumer<'a> {
     what: String,
     spans: Spans<'a>,
     pipeline: PipelineId,
-    /// The stage, if it is one.
     stage: Option<StageId>,
     from: Vec<Origin>,
     reads: Vec<ColumnRef>,

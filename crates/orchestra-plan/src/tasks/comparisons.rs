@@ -16,7 +16,6 @@ pub(crate) struct TaskComparison {
     pub objective: Objective,
 }
 
-/// What the best one of a table is called.
 pub(super) fn best_of_table(table: &str) -> String {
     format!("tasks.{table}.best")
 }

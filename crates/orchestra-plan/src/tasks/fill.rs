@@ -87,7 +87,6 @@ impl<'a> Fill<'a> {
         self
     }
 
-    /// The text with its values.
     pub fn text(&mut self, text: &Spanned<String>, cx: &mut Cx<'_>) -> Result<String, Reported> {
         self.fill(&text.value, text.span, cx)
     }

@@ -12,7 +12,6 @@ const MAX_MIB: usize = 128;
 /// Longest line of JSON: what it holds takes many times as much while it is read.
 const MAX_LINE: usize = 1 << 20;
 
-/// The values of a task by their names.
 pub(super) type TaskValues = Vec<(String, String)>;
 
 /// The rows of a csv, tsv, jsonl or ndjson file, which its name tells apart; else why it cannot be read, as a fragment.

@@ -10,7 +10,6 @@ use orchestra_plan::{
 };
 use orchestra_store::{ItemEntry, ListError, ListingSpec};
 
-/// The plan of this workflow there.
 pub fn plan_of(workflow: &str, host: &FakeHost) -> Plan {
     let file = Path::new("/fake/flow.toml");
     let (plan, diags) = orchestra_plan::plan(workflow, file, &PlanOptions::default(), host);

@@ -29,7 +29,6 @@ const MODELS: [(&str, &str); 22] = [
     ("uneven", "image:f32:4,1,32,32~logits:f32:2,10"),
 ];
 
-/// So many GPUs.
 pub fn gpus(n: usize, total: u64, free: u64) -> Vec<DeviceView> {
     let gpu = |n| DeviceView {
         name: format!("cuda:{n}"),

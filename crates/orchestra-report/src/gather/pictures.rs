@@ -53,7 +53,6 @@ impl PictureFinder {
         self.of_file(&path, name)
     }
 
-    /// The picture in a file.
     pub fn of_file(&mut self, path: &Path, name: &str) -> Option<Thumbnail> {
         // A pipe would never end.
         let size = path.metadata().ok().filter(|meta| meta.is_file())?.len();

@@ -19,7 +19,6 @@ const FIRST: usize = 200;
 pub struct Attempts {
     pub rows: Vec<Attempt>,
     pub n_all: usize,
-    /// All of them, by how they ended.
     pub by_end: BTreeMap<String, usize>,
 }
 

@@ -56,7 +56,6 @@ pub struct StageStats {
     pub batch_size: Option<Histogram>,
     /// From the moment the first row of a batch was claimed until it was first sent: how long its oldest item waited; of batch stages.
     pub queue_time: Option<Histogram>,
-    /// What became of the first items here.
     pub first_items: FirstItems,
     /// What it does on each device, by device; empty for a stage that runs on none.
     pub on: Vec<StageOnDevice>,

@@ -92,7 +92,6 @@ pub struct ItemCounts {
     pub failed: u64,
     /// Items that the sources name; `None` if the run ended before it was known how many they are.
     pub total: Option<u64>,
-    /// Items that were listed.
     pub listed: u64,
     pub extent: ListedExtent,
     /// Of `read`: finished by earlier parts of the run.
@@ -102,7 +101,6 @@ pub struct ItemCounts {
     pub in_flight: u64,
 }
 
-/// Whether all items were listed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ListedExtent {
@@ -179,7 +177,6 @@ pub struct DeviceStatus {
     /// What was seen of it once a second.
     #[serde(flatten)]
     pub usage: DeviceUse,
-    /// Why the device was lost, if it was.
     pub lost: Option<String>,
     /// Time in which its sessions ran, summed over workers.
     #[serde(skip)]

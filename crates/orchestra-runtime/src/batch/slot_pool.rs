@@ -363,7 +363,6 @@ impl RowLease<'_> {
         unsafe { self.pool.arena.input_rows_mut(self.slot, input, first, n) }
     }
 
-    /// The element type of an input.
     pub fn dtype(&self, input: usize) -> DType {
         self.pool.arena.layout().inputs[input].tensor.dtype
     }

@@ -67,7 +67,6 @@ impl Account {
         }
     }
 
-    /// Notes what has ended.
     pub fn ends(&mut self, EndedRows { whole, tokens, .. }: EndedRows) {
         whole.into_iter().for_each(|items| self.whole(items));
         tokens.into_iter().for_each(|end| self.end(end));

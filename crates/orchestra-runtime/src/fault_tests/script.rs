@@ -28,7 +28,6 @@ pub struct Script {
     pub start: Start,
     /// What it does with the load frame.
     pub load: Load,
-    /// How long a load takes.
     pub load_takes: Duration,
     /// How long a batch takes.
     pub run_takes: Duration,
@@ -135,7 +134,6 @@ impl Script {
     }
 }
 
-/// How a worker starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
     Hello,
@@ -191,7 +189,6 @@ pub enum Point {
 }
 
 impl Point {
-    /// All of them, in order.
     pub const ALL: [Point; 5] =
         [Point::BeforeReading, Point::MidRun, Point::AfterOutputs, Point::MidAnswer, Point::AfterAnswer];
 }

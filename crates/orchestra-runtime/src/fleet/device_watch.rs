@@ -103,7 +103,6 @@ impl DeviceWatch {
         self.devices.iter().flat_map(|d| locked(&d.watched).tally.workers().to_vec()).collect()
     }
 
-    /// Why a device is lost, if it is.
     pub fn lost(&self, device: DeviceId) -> Option<String> {
         locked(&self.get(device)?.watched).lost.clone()
     }

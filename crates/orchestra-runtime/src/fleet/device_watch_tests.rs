@@ -27,7 +27,6 @@ fn live(device: u16) -> LiveWorker {
     LiveWorker { worker, stage, device: DeviceId(device), pid: std::process::id() }
 }
 
-/// Looks at each device once.
 fn look(watch: &DeviceWatch, probe: &dyn GpuProbe) {
     for n in 0..watch.devices.len() {
         watch.look(DeviceId(n as u16), Some(probe), &[], || true, Duration::ZERO);

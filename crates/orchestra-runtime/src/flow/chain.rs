@@ -204,7 +204,6 @@ impl Chain {
         self.steps.first().map_or(StageId(0), |step| self.stage_of(step))
     }
 
-    /// The stage that reads there.
     fn stage_of(&self, step: &Step) -> StageId {
         match step {
             Step::Map(map) => map.stage,

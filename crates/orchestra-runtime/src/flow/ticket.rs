@@ -191,7 +191,6 @@ impl Tickets {
         Self { block: Arc::clone(&ticket.block), next: ticket.at }
     }
 
-    /// The one that was taken last.
     pub fn last_taken(&self) -> Option<Ticket> {
         let at = self.next.checked_sub(1)?;
         Some(Ticket { block: Arc::clone(&self.block), at })

@@ -16,7 +16,6 @@ use crate::doubt::{doubted, forget};
 /// What becomes of an earlier run in the output folder.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Earlier {
-    /// The run goes on.
     #[default]
     GoOn,
     /// The run goes on, and items that have failed are done again; their records in `failures.jsonl` are discarded.

@@ -54,7 +54,6 @@ pub enum TasksMsg {
     Abort,
 }
 
-/// How the tasks of a run ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TasksEnd {
     /// Some were not done because the run was stopped.

@@ -45,7 +45,6 @@ pub struct TasksShared {
     pub groups: Option<Groups>,
     pub watch: CommandWatch,
     pub journal: Mutex<TaskJournal>,
-    /// How each task ended last.
     pub ends: Mutex<Vec<LastEnd>>,
 }
 

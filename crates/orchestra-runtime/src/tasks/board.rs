@@ -87,7 +87,6 @@ impl TaskReport {
         reports
     }
 
-    /// What it has reported, if it is done.
     pub fn metrics_if_done(&self) -> Option<&TaskMetrics> {
         (self.state == TaskStanding::Done).then_some(&self.metrics)
     }

@@ -20,7 +20,6 @@ const LACK_PAUSE: Duration = Duration::from_secs(1);
 
 pub struct Keepers {
     launcher: ProcessLauncher,
-    /// A command has ended.
     ended: Notify,
     /// Files that a command may have open, where this process may have more.
     pub open_files: Option<u64>,

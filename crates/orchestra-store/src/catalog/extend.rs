@@ -185,7 +185,6 @@ fn path(locator: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(locator))
 }
 
-/// A row of a sorted list.
 struct ListRow {
     name: String,
     place: u64,

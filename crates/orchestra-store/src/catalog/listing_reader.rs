@@ -224,7 +224,6 @@ impl ListingReader {
         }
     }
 
-    /// Its bytes.
     pub(super) fn record(&self) -> [&[u8]; 2] {
         [&self.head, &self.text]
     }
@@ -256,7 +255,6 @@ impl ListingReader {
         Ok(Some(record))
     }
 
-    /// Reads the record that begins here.
     fn next_record(&mut self) -> Result<ListRecord, ListError> {
         let mut head = [0; 8];
         self.input.read_exact(&mut head).map_err(|e| self.error(e))?;

@@ -69,7 +69,6 @@ impl PassedOver {
 pub struct PassedOverCounts([u64; PassedOver::ALL.len()]);
 
 impl PassedOverCounts {
-    /// So many for one reason.
     pub fn one(reason: PassedOver, n: u64) -> Self {
         let mut counts = Self::default();
         counts.add(reason, n);
@@ -81,7 +80,6 @@ impl PassedOverCounts {
         *count = count.saturating_add(n);
     }
 
-    /// How much for this reason.
     pub fn of(&self, reason: PassedOver) -> u64 {
         self.0[reason as usize]
     }

@@ -15,7 +15,6 @@ pub(super) const GLOB_CHARACTERS: [char; 4] = ['*', '?', '[', '{'];
 /// The folder that each output folder of a run holds.
 const OUTPUT_MARK: &str = ".orchestra";
 
-/// An entry of `paths`, understood.
 #[derive(Debug)]
 pub(crate) struct PathsEntry {
     pub pattern: String,

@@ -139,7 +139,6 @@ impl StageFacts {
     }
 }
 
-/// The context of the batch with this number, given that of the run.
 pub(super) fn batch_context(seed: Seed, run: &SpanContext, number: u64) -> SpanContext {
     let ids = seed.root(About::Batch(number));
     if number < BATCHES_IN_RUN { context::below(run, ids.1) } else { context::root(ids) }

@@ -44,7 +44,6 @@ fn span(n: u64) -> SpanData {
     }
 }
 
-/// Ends spans with these numbers.
 fn end_all(sink: &Sink, spans: std::ops::Range<u64>) {
     spans.for_each(|n| sink.end(span(n)));
 }

@@ -13,7 +13,6 @@ pub const KEEPER: &str = "keeper";
 const SHOWN_LINES: usize = 20;
 const SHOWN_BYTES: usize = 400;
 
-/// What a keeper is told.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub enum ToKeeper {
     /// Once, before all else.
@@ -24,7 +23,6 @@ pub enum ToKeeper {
     Kill,
 }
 
-/// What a keeper is to do.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct CommandOrder {
     /// The program and its arguments.

@@ -40,7 +40,6 @@ pub struct ChainSpec {
 /// A leaf of the parent, or a map that it runs itself with all that is behind it.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub struct SentLeaf {
-    /// What reads there.
     pub stage: StageId,
     /// Places among [`ChainSpec::sends`].
     pub columns: Vec<usize>,
@@ -145,12 +144,10 @@ pub enum LookError {
     Store { url: String, reason: String, help: String, trouble: StoreTrouble },
 }
 
-/// What became of an item.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub struct ItemAnswer {
     /// Its rows; or the stage that failed it, `None` being the source, and why.
     pub rows: Result<Vec<RowEvent>, (Option<StageId>, ItemError)>,
-    /// Bytes that were read.
     pub read_bytes: u64,
     /// Of the maps, by their place.
     pub counts: Vec<MapCount>,

@@ -127,7 +127,6 @@ impl Leaves for ItemRows<'_> {
     }
 }
 
-/// Lays a value into the ring.
 fn lay(value: &Value<'_>, packed: Option<usize>, parent: &mut Parent) -> Result<SentValue, ItemError> {
     match (value, packed) {
         (Value::Unwritten(tensor), Some(len)) => {

@@ -303,7 +303,6 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum OfItems {
-        /// Another item begins.
         Begin,
         Take(usize),
         /// All items before the one in hand are sent.

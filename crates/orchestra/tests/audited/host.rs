@@ -20,7 +20,6 @@ use tokio::runtime::Builder;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber, dispatcher};
 
-/// The subscriber of this program.
 struct HostSubscriber;
 
 static HEARD: AtomicU64 = AtomicU64::new(0);

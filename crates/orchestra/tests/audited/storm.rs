@@ -29,7 +29,6 @@ const LIFE: Duration = Duration::from_millis(100);
 /// How a request for a number is asked, which is answered with whether the answer is its own.
 type Ask = Arc<dyn Fn(u64) -> BoxFuture<'static, Result<bool, RequestError>> + Send + Sync>;
 
-/// One row that shows this number.
 fn row(number: u64) -> Tensor {
     Tensor::new([1, 3], vec![number as f32; 3]).unwrap()
 }

@@ -29,9 +29,7 @@ const ROUND: Duration = Duration::from_millis(10);
 enum Timer {
     /// The batcher looks again.
     Look,
-    /// A worker has loaded.
     Loaded(WorkerId),
-    /// A worker that was asked to end has ended.
     Ended(WorkerId),
     StartPlace(usize, usize),
 }

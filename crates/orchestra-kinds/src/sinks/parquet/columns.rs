@@ -33,7 +33,6 @@ pub enum LeafType {
     Bytes,
 }
 
-/// The columns of a record.
 #[derive(Debug)]
 pub struct RecordColumns {
     schema: Schema,

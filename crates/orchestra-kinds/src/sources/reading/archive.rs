@@ -73,7 +73,6 @@ pub struct Members<A: Entries> {
     targets: Option<LinkTargets<A::Place>>,
 }
 
-/// What the links of an archive lead to.
 #[derive(Debug)]
 struct LinkTargets<P> {
     links: Links,

@@ -63,7 +63,6 @@ impl Astray {
     }
 }
 
-/// The links of an archive, by their names.
 #[derive(Debug, Default)]
 pub struct Links(HashMap<Vec<u8>, ArchiveLink>);
 

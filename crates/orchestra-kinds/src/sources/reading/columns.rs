@@ -82,7 +82,6 @@ pub fn field_of(name: &str, ty: &str, allowed: &[&str]) -> Option<Field> {
     Some(Field { name: name.to_owned(), ty: ty.filter(is_allowed)?, optional })
 }
 
-/// Which types there are.
 pub fn types_help(allowed: &[&str]) -> String {
     let words = allowed.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
     let numbers = orchestra_plan::list(DType::ALL.iter().map(|dtype| dtype.name()));

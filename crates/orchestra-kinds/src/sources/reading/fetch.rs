@@ -12,7 +12,6 @@ pub trait ShownItem: Send {
     fn left_out(&self) -> Vec<(LeftOut, u64)>;
 }
 
-/// Has `fetch` read each item into `value`.
 pub fn fetch_into<T, F>(value: T, fetch: F) -> Box<dyn FetchRun>
 where
     T: ShownItem + 'static,

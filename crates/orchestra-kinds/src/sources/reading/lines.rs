@@ -24,7 +24,6 @@ const BLOCK: usize = 256 << 10;
 /// UTF-8's byte order mark, which some programs put in front.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// A record of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordSpan {
     /// Where it begins, in bytes.

@@ -19,7 +19,6 @@ pub fn locator(path: &Path, numbers: &[u64]) -> Vec<u8> {
     [path.as_os_str().as_bytes(), text.as_bytes()].concat()
 }
 
-/// The path and the numbers of a locator, `n` of them.
 pub fn parts(locator: &[u8], n: usize) -> Result<(&Path, Vec<u64>), ItemError> {
     let parse = || {
         let at = locator.iter().rposition(|byte| *byte == b'#')?;

@@ -88,7 +88,6 @@ impl LastFolder {
     }
 }
 
-/// Reads a whole file into `buffer`.
 pub fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), ItemError> {
     read_opened(open(path), path, buffer)
 }

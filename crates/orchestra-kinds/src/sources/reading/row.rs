@@ -99,7 +99,6 @@ impl ShownItem for FieldRow {
     }
 }
 
-/// The value of a field, borrowed.
 fn value_of<'a>(field: &'a Field, cell: &'a FieldBuffer) -> Value<'a> {
     match (cell, &field.ty) {
         (FieldBuffer::Text(text), _) => Value::Text(text),

@@ -55,7 +55,6 @@ pub struct TarCursor {
     has_ended: bool,
 }
 
-/// The members of an archive.
 pub fn members<R: Read + Seek>(mut input: R) -> io::Result<Members<Archive<R>>> {
     let len = input.seek(SeekFrom::End(0))?;
     input.rewind()?;

@@ -52,7 +52,6 @@ fn expect(archive: &FileLike, places: &[TarPlace]) -> std::io::Result<()> {
 /// Members that lie within so many bytes are read by one request.
 const NEAR: u64 = 4 << 20;
 
-/// Fetches samples of these columns.
 pub fn start(columns: &[Field], options: &ReadOptions) -> Box<dyn FetchRun> {
     let (row, n, opener) = (FieldRow::new(columns, options.max_pixels), columns.len(), Opener::new(options));
     let (mut open, mut texts) = (Last::default(), Vec::new());

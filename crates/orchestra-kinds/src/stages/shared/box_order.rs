@@ -5,7 +5,6 @@ use orchestra_core::compare_numbers;
 use orchestra_plan::choices;
 
 choices! {
-    /// An order of boxes.
     #[derive(Encode, Decode)]
     pub enum BoxOrder {
         /// as they come

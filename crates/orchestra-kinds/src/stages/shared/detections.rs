@@ -43,7 +43,6 @@ impl DetectionColumns {
         })
     }
 
-    /// Reads row `n` of a list.
     pub fn read<'a>(&self, n: usize, row: &'a OwnedRow) -> Result<Detection<'a>, ItemError> {
         let lacks = |what: &str| ItemError::result(format!("box {n} has no {what}"));
         let score = self.score.map(|at| floats_of(row, at).ok_or_else(|| lacks("score")));

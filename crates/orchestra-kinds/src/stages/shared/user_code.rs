@@ -18,7 +18,6 @@ const OUTPUT: [Key; 2] = [
     ),
 ];
 
-/// The outputs that a file declares.
 #[derive(Debug)]
 pub struct DeclaredOutputs(pub Vec<TensorSpec>);
 
@@ -31,7 +30,6 @@ impl Setting for DeclaredOutputs {
     }
 }
 
-/// The column of an output that is a tensor.
 pub fn column_of(tensor: &TensorSpec) -> Column {
     Column { name: tensor.name.clone(), ty: ColumnType::Tensor(tensor.clone()) }
 }

@@ -102,13 +102,11 @@ pub fn golden(name: &str) -> Vec<u8> {
     std::fs::read(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)).unwrap()
 }
 
-/// A chunk of a PNG file.
 pub fn png_chunk(name: &[u8; 4], payload: &[u8]) -> Vec<u8> {
     let body = [name.as_slice(), payload].concat();
     [&(payload.len() as u32).to_be_bytes()[..], &body, &crc32fast::hash(&body).to_be_bytes()].concat()
 }
 
-/// The gray version of a picture.
 pub fn gray_picture(width: u32, height: u32) -> GrayImage {
     let picture = picture(width, height);
     GrayImage::from_fn(width, height, |x, y| image::Luma([picture.get_pixel(x, y)[1]]))

@@ -108,7 +108,6 @@ impl Setup {
         }
     }
 
-    /// All rows of an output in an output slot.
     pub fn output(&self, slot: u32, output: usize) -> Vec<u8> {
         let rows = self.load.layout.slot_rows;
         self.outputs.rows(OutputSlotId(slot), output, 0, rows).unwrap().to_vec()

@@ -96,7 +96,6 @@ impl FakeHost {
         plan.unwrap_or_else(|| panic!("no plan:\n{}", diags.render(RenderStyle::Plain)))
     }
 
-    /// The messages of all errors.
     pub fn errors(&self, text: &str, options: &PlanOptions) -> Vec<String> {
         let (plan, diags) = self.plan(text, options);
         assert_eq!(plan.is_none(), diags.has_errors());
@@ -273,7 +272,6 @@ pub fn crops() -> WorkflowFile {
         .results("number")
 }
 
-/// The batch stage of this name.
 #[track_caller]
 pub fn infer<'a>(plan: &'a Plan, name: &str) -> &'a BatchPlan {
     let found = plan.batch_stages().find(|(id, _)| plan.stages[id.index()].name == name);

@@ -148,7 +148,6 @@ impl Chain {
         all
     }
 
-    /// A bound on what one row costs.
     pub(super) fn cost_of_row(&self) -> usize {
         let lengths = |leaf: &ChainLeaf, of: &dyn Fn(Option<usize>) -> usize| {
             let row_len = |read: &ColumnRef| {

@@ -176,7 +176,6 @@ impl<F: Frame> LoaderChild<F> {
         self.end(WorkerExit::Garbled(what.to_owned()))
     }
 
-    /// Ends it for this reason.
     pub fn end(&mut self, why: WorkerExit) -> LostLoader {
         self.gone(Some(why))
     }

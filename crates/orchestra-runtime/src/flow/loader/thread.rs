@@ -309,7 +309,6 @@ impl<'a> ProcessThread<'a> {
 pub struct ItemInHand<'a> {
     /// Until its first row is handed on, an item may be given up with the thread that has it.
     inbox: &'a Inbox,
-    /// When it left the loading.
     left_at: Option<Instant>,
     given_up: bool,
     /// How long was waited for a free row, or for room.

@@ -47,7 +47,6 @@ pub fn seen<T: Debug>(what: &str, mut look: impl FnMut() -> T, is_enough: impl F
 /// What a collector does with a request.
 #[derive(Debug, Clone)]
 pub enum Do {
-    /// Takes it.
     Take,
     /// Takes all spans but so many, and says why.
     Reject(i64, &'static str),
@@ -62,16 +61,13 @@ pub enum Do {
 /// A request that came.
 #[derive(Debug, Clone)]
 pub struct Got {
-    /// What was sent.
     pub request: ExportTraceServiceRequest,
-    /// Its headers.
     pub headers: HeaderMap,
     /// The path over HTTP.
     pub path: String,
 }
 
 impl Got {
-    /// Its spans.
     pub fn spans(&self) -> impl Iterator<Item = &Span> {
         self.request.resource_spans.iter().flat_map(|r| &r.scope_spans).flat_map(|scope| &scope.spans)
     }
@@ -80,7 +76,6 @@ impl Got {
 /// A collector on a port and a runtime of its own.
 pub struct Collector {
     runtime: Option<Runtime>,
-    /// Where it listens.
     pub address: SocketAddr,
     /// What it speaks: `http/protobuf` or `grpc`.
     pub protocol: &'static str,
@@ -110,7 +105,6 @@ impl Collector {
         all
     }
 
-    /// One that speaks gRPC.
     #[cfg(feature = "grpc")]
     pub fn grpc(first: &[Do]) -> Self {
         Self::start("grpc", first, |shared, stream| async move {
@@ -120,7 +114,6 @@ impl Collector {
         })
     }
 
-    /// One that speaks HTTP/1.1.
     pub fn http(first: &[Do]) -> Self {
         Self::start("http/protobuf", first, |shared, stream| async move {
             let service = service_fn(move |request| answer(Arc::clone(&shared), request));

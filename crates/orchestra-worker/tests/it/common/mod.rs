@@ -81,7 +81,6 @@ fn run() -> impl Strategy<Value = BatchRun> {
     })
 }
 
-/// Any frame to a worker.
 pub fn to_worker() -> impl Strategy<Value = ToWorker> {
     prop_oneof![
         load().prop_map(|l| ToWorker::Load(Box::new(l))),
@@ -109,7 +108,6 @@ fn error_kind() -> impl Strategy<Value = RunErrorKind> {
     proptest::sample::select(vec![OutOfMemory, Model, Device])
 }
 
-/// Any frame from a worker.
 pub fn from_worker() -> impl Strategy<Value = FromWorker> {
     let hello = (any::<u32>(), ".{0,9}", any::<u32>(), option::of(".{0,40}")).prop_map(
         |(protocol, build, pid, visible_devices)| FromWorker::Hello { protocol, build, pid, visible_devices },

@@ -20,7 +20,6 @@ const MAX_ARITHMETIC: usize = 256;
 pub enum Wrong {
     /// What is wrong, as a fragment.
     Form(String),
-    /// There is no such field.
     Field(String),
 }
 

@@ -13,11 +13,9 @@ use super::{Expression, RowField, Type, Wrong, field};
 pub(super) const OUTERMOST: &str =
     "nothing is computed of a cast or a list: cast the result, as in f32(a + 1), not f32(a) + 1";
 
-/// What makes a column.
 #[derive(Debug)]
 pub enum ColumnExpression {
     Text(Expression),
-    /// A list of texts.
     Texts(Vec<Expression>),
     Tensor(TensorExpression),
 }
@@ -85,7 +83,6 @@ pub fn whole_column(schema: &Schema, resolved: &dyn Fn(&str) -> Option<String>, 
     (!is_part).then_some(place)
 }
 
-/// The type that a function casts to.
 pub(super) fn cast(function: &str) -> Option<DType> {
     DType::ALL.into_iter().find(|dtype| dtype.name() == function)
 }
