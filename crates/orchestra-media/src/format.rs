@@ -1,20 +1,22 @@
 //! Recognises a picture format by its first bytes. It never looks at a file name and reads nothing beyond the signature.
 
-use std::fmt;
+use orchestra_core::named_enum;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Format {
-    /// JPEG: baseline and progressive; gray, YCbCr, RGB, CMYK and YCCK.
-    Jpeg,
-    /// PNG: 1 to 16 bits, with palette or alpha; the default image of an animation.
-    Png,
-    /// WebP: lossy and lossless; the first frame of an animation.
-    WebP,
-    Bmp,
-    /// TIFF and BigTIFF: the first picture of the file.
-    Tiff,
-    /// GIF: the first frame.
-    Gif,
+named_enum! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Format {
+        /// JPEG: baseline and progressive; gray, YCbCr, RGB, CMYK and YCCK.
+        Jpeg = "JPEG",
+        /// PNG: 1 to 16 bits, with palette or alpha; the default image of an animation.
+        Png = "PNG",
+        /// WebP: lossy and lossless; the first frame of an animation.
+        WebP = "WebP",
+        Bmp = "BMP",
+        /// TIFF and BigTIFF: the first picture of the file.
+        Tiff = "TIFF",
+        /// GIF: the first frame.
+        Gif = "GIF",
+    }
 }
 
 impl Format {
@@ -39,19 +41,6 @@ impl Format {
         } else {
             None
         }
-    }
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Format::Jpeg => "JPEG",
-            Format::Png => "PNG",
-            Format::WebP => "WebP",
-            Format::Bmp => "BMP",
-            Format::Tiff => "TIFF",
-            Format::Gif => "GIF",
-        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use orchestra_core::named_enum;
 use serde::{Deserialize, Serialize};
 
 /// Where to look first: folders, separated by `:`. In each, `lib`, `lib64` and `*/lib` are looked at as well.
@@ -9,22 +10,15 @@ pub const CUDA_LIBRARIES_VARIABLE: &str = "ORCHESTRA_CUDA_LIBRARIES";
 
 pub(crate) const CUDA_PROVIDER: &str = "libonnxruntime_providers_cuda.so";
 
-/// What the library must be able to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Flavor {
-    /// Run on the CPU. Every library can.
-    Cpu,
-    /// Run on the CPU and on CUDA devices: `libonnxruntime_providers_cuda.so` must lie beside the library.
-    Gpu,
-}
-
-impl fmt::Display for Flavor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Flavor::Cpu => "CPU",
-            Flavor::Gpu => "GPU",
-        })
+named_enum! {
+    /// What the library must be able to do.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Flavor {
+        /// Run on the CPU. Every library can.
+        Cpu = "CPU",
+        /// Run on the CPU and on CUDA devices: `libonnxruntime_providers_cuda.so` must lie beside the library.
+        Gpu = "GPU",
     }
 }
 

@@ -3,64 +3,34 @@
 use std::fmt;
 
 use bincode::{Decode, Encode};
+use orchestra_core::named_enum;
 
-/// Why something that a source was given is no item. The number of each reason is a part of the format of lists: new ones come last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PassedOver {
-    /// Its name, or that of a folder above it, is hidden: see [`is_hidden`]. A hidden folder on a disk counts once.
-    Hidden,
-    /// A folder where files are asked for: a member of an archive, or what a glob matches.
-    Folder,
-    /// A device, a pipe or a socket.
-    Special,
-    /// A link to a folder, in an archive.
-    FolderLink,
-    /// An entry of an archive that holds no file, such as the label of a volume.
-    OtherEntry,
-    /// A member without the extension that says which column it is.
-    NoExtension,
-    /// A member whose sample is an item, and whose extension is no column of it.
-    NoColumn,
-    /// A member that the source does not ask for.
-    NotTaken,
-    /// A line without a record.
-    BlankLine,
-    /// A folder that is also one above it, by a link on the way: its files are items already.
-    LinkLoop,
-    /// A file or folder that a run has made for itself: its output folder, a manifest of parts.
-    OfRun,
-}
-
-impl PassedOver {
-    pub const ALL: [Self; 11] = [
-        Self::Hidden,
-        Self::Folder,
-        Self::Special,
-        Self::FolderLink,
-        Self::OtherEntry,
-        Self::NoExtension,
-        Self::NoColumn,
-        Self::NotTaken,
-        Self::BlankLine,
-        Self::LinkLoop,
-        Self::OfRun,
-    ];
-
-    /// As `run.json` names it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Hidden => "hidden",
-            Self::Folder => "folder",
-            Self::Special => "special",
-            Self::FolderLink => "folder_link",
-            Self::OtherEntry => "other_entry",
-            Self::NoExtension => "no_extension",
-            Self::NoColumn => "no_column",
-            Self::NotTaken => "not_taken",
-            Self::BlankLine => "blank_line",
-            Self::LinkLoop => "link_loop",
-            Self::OfRun => "of_run",
-        }
+named_enum! {
+    /// Why something that a source was given is no item. The number of each reason is a part of the format of lists: new ones come last.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum PassedOver {
+        /// Its name, or that of a folder above it, is hidden: see [`is_hidden`]. A hidden folder on a disk counts once.
+        Hidden = "hidden",
+        /// A folder where files are asked for: a member of an archive, or what a glob matches.
+        Folder = "folder",
+        /// A device, a pipe or a socket.
+        Special = "special",
+        /// A link to a folder, in an archive.
+        FolderLink = "folder_link",
+        /// An entry of an archive that holds no file, such as the label of a volume.
+        OtherEntry = "other_entry",
+        /// A member without the extension that says which column it is.
+        NoExtension = "no_extension",
+        /// A member whose sample is an item, and whose extension is no column of it.
+        NoColumn = "no_column",
+        /// A member that the source does not ask for.
+        NotTaken = "not_taken",
+        /// A line without a record.
+        BlankLine = "blank_line",
+        /// A folder that is also one above it, by a link on the way: its files are items already.
+        LinkLoop = "link_loop",
+        /// A file or folder that a run has made for itself: its output folder, a manifest of parts.
+        OfRun = "of_run",
     }
 }
 

@@ -3,21 +3,15 @@
 //! Names are OpenTelemetry's form; [`Instrument::prometheus_name`] gives the form of the page, by the rules with which a collector would translate one
 //! into the other. What each means for a person is in `docs/metrics.md`, which a test holds against this file.
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InstrumentKind {
-    /// Only rises; starts at 0 with the process.
-    Counter,
-    Gauge,
-    Histogram,
-}
+use orchestra_core::named_enum;
 
-impl InstrumentKind {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        }
+named_enum! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum InstrumentKind {
+        /// Only rises; starts at 0 with the process.
+        Counter = "counter",
+        Gauge = "gauge",
+        Histogram = "histogram",
     }
 }
 
