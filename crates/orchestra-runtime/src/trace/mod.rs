@@ -7,7 +7,6 @@
 pub(crate) mod ended;
 pub(crate) mod timeline;
 
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -291,11 +290,5 @@ impl MaybeTracer {
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.0.is_some()
-    }
-}
-
-impl fmt::Debug for MaybeTracer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_on() { "traced" } else { "not traced" })
     }
 }

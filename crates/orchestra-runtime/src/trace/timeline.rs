@@ -4,7 +4,6 @@
 //! plain stores and no allocation, and the batch is told with the group that ended together ([`crate::trace::EndedItems`]). Only what is
 //! unusual, an attempt that failed or another stage, is kept beside it.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -134,12 +133,6 @@ fn note(moment: &AtomicU64, at: Duration) {
 
 fn noted(moment: &AtomicU64) -> Option<Duration> {
     moment.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_nanos)
-}
-
-impl fmt::Debug for Timeline {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("timeline")
-    }
 }
 
 #[cfg(test)]
