@@ -11,9 +11,7 @@ use serde_json::Value;
 const SHORT: [&str; 4] = ["--runs", "2", "--seconds", "0.05"];
 
 fn bench(place: &Workplace, file: &Path, more: &[&str]) -> Ended {
-    let mut arguments = vec!["bench", file.to_str().unwrap()];
-    arguments.extend(more);
-    place.command(&arguments)
+    place.on("bench", file, more)
 }
 
 fn json(ended: &Ended) -> Value {

@@ -17,9 +17,7 @@ const OFTEN: [&str; 4] = ["--kill-every", "100ms", "--stop-every", "never"];
 const ONE_READER: [&str; 2] = ["--set", "limits.loaders=1"];
 
 fn chaos(place: &Workplace, file: &Path, more: &[&str]) -> Ended {
-    let mut arguments = vec!["chaos", file.to_str().unwrap()];
-    arguments.extend(more);
-    place.command(&arguments)
+    place.on("chaos", file, more)
 }
 
 fn often<'a>(more: &[&'a str]) -> Vec<&'a str> {
@@ -177,11 +175,9 @@ fn a_model_that_always_crashes_is_no_flaw_of_the_faults() {
 #[test]
 fn a_run_that_is_interrupted_leaves_nothing() {
     let place = blocks();
-    let file = place.workflow();
     // It takes for ever: workers are stopped as fast as they come.
-    let arguments =
-        ["chaos", file.to_str().unwrap(), "--stop-every", "5ms", "--items", "3000", "--runs", "1000"];
-    let mut run = place.start_command(&arguments);
+    let arguments = ["--stop-every", "5ms", "--items", "3000", "--runs", "1000"];
+    let mut run = place.start_on_file("chaos", &arguments, &[]);
     run.must_say("run 1 of 1000");
     let pid = run.pid();
     run.must_reach("a worker lives", || !workers_of(pid).is_empty());

@@ -6,10 +6,7 @@ use std::fs;
 use crate::common::{Ended, Workplace, repository};
 
 fn graph(place: &Workplace, file: &str, more: &[&str]) -> Ended {
-    let file = repository().join("configs").join(file);
-    let mut arguments = vec!["graph", file.to_str().unwrap()];
-    arguments.extend(more);
-    place.command(&arguments)
+    place.on("graph", &repository().join("configs").join(file), more)
 }
 
 #[test]

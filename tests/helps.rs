@@ -190,7 +190,7 @@ fn a_column_may_be_called_with_its_stage_whatever_else_that_gives() {
 }
 
 fn check_json(place: &Workplace, code: i32) -> serde_json::Value {
-    let ended = place.command(&["check", "--json", place.workflow().to_str().unwrap()]);
+    let ended = place.on_file("check", &["--json"]);
     serde_json::from_str(&ended.must_exit(code).stdout).unwrap()
 }
 

@@ -8,9 +8,7 @@ use crate::common::{Ended, Workplace};
 use serde_json::Value;
 
 fn init(place: &Workplace, folder: &Path, more: &[&str]) -> Ended {
-    let mut arguments = vec!["init", folder.to_str().unwrap()];
-    arguments.extend(more);
-    place.command(&arguments)
+    place.on("init", folder, more)
 }
 
 fn run(place: &Workplace, folder: &Path) -> Ended {

@@ -112,12 +112,9 @@ impl Struck {
     }
 
     fn start(&self, variables: &[(&str, &str)], arguments: &[&str]) -> Run {
-        let file = self.place.workflow();
-        let mut all = vec!["run", file.to_str().unwrap()];
-        all.extend(arguments);
         let mut variables = variables.to_vec();
         variables.extend(self.store.iter().flat_map(Store::variables));
-        self.place.start_command_with(&all, &variables)
+        self.place.start_on_file("run", arguments, &variables)
     }
 
     fn list(&self) -> PathBuf {

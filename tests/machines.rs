@@ -11,10 +11,8 @@ fn configs() -> PathBuf {
 }
 
 fn plan(place: &Workplace, file: &str, machine: &Path, more: &[&str]) -> Ended {
-    let file = configs().join(file);
-    let mut arguments = vec!["plan", file.to_str().unwrap(), "--machine", machine.to_str().unwrap()];
-    arguments.extend(more);
-    place.command(&arguments)
+    let machine = ["--machine", machine.to_str().unwrap()];
+    place.on("plan", &configs().join(file), &[&machine, more].concat())
 }
 
 #[test]

@@ -159,8 +159,7 @@ fn a_list_of_objects_may_be_an_object_or_a_file_and_has_keys_or_urls() {
     fs::write(place.path("list.txt"), "digit-0002.png\n./digit-0001.png\n").unwrap();
     let run = |listing: &str| {
         place.write_blocks(&Blocks { devices: 1, ..Blocks::default() }, listing);
-        let workflow = place.workflow();
-        place.start_command_with(&["run", workflow.to_str().unwrap(), "--fresh"], &moto.variables()).wait()
+        place.start_on_file("run", &["--fresh"], &moto.variables()).wait()
     };
     let of_bucket = ["digit-0003.png", "s3://digits/odd/a b.png", "digit-0003.png"];
     for (listing, expected) in [
@@ -281,9 +280,7 @@ fn a_store_that_is_busy_is_asked_again_and_no_item_fails_for_it() {
     // The first page is what a start waits for, with less patience.
     let before = store.n_asked(&page_at(0));
     store.fail(&page_at(0), crate::store::Answer::Busy(1));
-    let workflow = place.workflow();
-    let run = ["run", workflow.to_str().unwrap(), "--fresh"];
-    place.start_command_with(&run, &store.variables()).wait().must_exit(0);
+    place.start_on_file("run", &["--fresh"], &store.variables()).wait().must_exit(0);
     assert_eq!(store.n_asked(&page_at(0)), 2 * before + 1);
     place.holds_exactly(60);
     place.nothing_is_left();
@@ -325,9 +322,7 @@ fn a_store_that_does_not_answer_while_the_workflow_is_planned_is_no_fault_of_the
         [stages.all]\nkind = \"select\"\nfrom = \"rows\"\ncolumns = { name = \"name\" }\n\
         [sinks.results]\nkind = \"jsonl\"\nfrom = \"all\"\n";
     place.write(rows);
-    let workflow = place.workflow();
-    let check =
-        || place.start_command_with(&["check", workflow.to_str().unwrap()], &store.variables()).wait();
+    let check = || place.start_on_file("check", &[], &store.variables()).wait();
     // Its columns are read while it is planned.
     store.fail("rows.csv", crate::store::Answer::Broken);
     let says =
@@ -424,12 +419,10 @@ fn results_in_a_bucket_are_of_one_run_and_what_is_stray_or_missing_among_them_is
     verify().must_exit(0);
     // Nothing more is done by another start, and another run does not touch it.
     run().wait().must_exit(0).must_say(&["nothing is left to do"]);
-    let workflow = place.workflow();
     let elsewhere = place.path("elsewhere");
     for more in [&["--fresh"][..], &["--output", elsewhere.to_str().unwrap()]] {
-        let arguments = [&["run", workflow.to_str().unwrap()], more].concat();
         place
-            .start_command_with(&arguments, &moto.variables())
+            .start_on_file("run", more, &moto.variables())
             .wait()
             .must_exit(78)
             .must_say(&["`s3://digits/results/` of sink `shards` holds results of another run"]);

@@ -256,7 +256,5 @@ fn what_google_storage_refuses_is_told_with_what_to_look_at() {
     place.holds_exactly(ITEMS);
     place.nothing_is_left();
     store.refuse_all();
-    let workflow = place.workflow();
-    let run = ["run", workflow.to_str().unwrap(), "--fresh"];
-    place.start_command_with(&run, &variables).wait().must_exit(78).must_say(&["403", "GOOGLE_"]);
+    place.start_on_file("run", &["--fresh"], &variables).wait().must_exit(78).must_say(&["403", "GOOGLE_"]);
 }

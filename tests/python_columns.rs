@@ -14,14 +14,10 @@ use serde_json::{Value, json};
 
 /// A workplace whose source goes through `stage.py`, with more keys of the stage and tables behind it.
 fn place(source: &str, script: &str, keys: &str, more: &str) -> Option<Workplace> {
-    let python = python()?;
-    let place = Workplace::new();
-    fs::write(place.path("stage.py"), script).unwrap();
-    place.write(format!(
-        "version = 1\n[sources.rows]\n{source}\n{more}\n[stages.y]\nkind = \"python\"\nscript = \"stage.py\"\npython = {python:?}\n{keys}\n\
-         [sinks.results]\nkind = \"jsonl\"\nfrom = \"y\"\n[devices]\nuse = [\"cpu\"]\n"
-    ));
-    Some(place)
+    let tables = format!(
+        "[sources.rows]\n{source}\n{more}\n[stages.y]\nkind = \"python\"\n{keys}\n[sinks.results]\nkind = \"jsonl\"\nfrom = \"y\""
+    );
+    Workplace::with_script(script, &tables)
 }
 
 /// The results, by the indices of their items.

@@ -2,21 +2,10 @@
 
 use std::fs;
 
-use crate::common::{Workplace, python};
+use crate::common::Workplace;
 use orchestra_testkit::images::picture;
 use orchestra_testkit::records::items;
 use serde_json::{Value, json};
-
-/// A workplace with `stage.py` and these tables, in which `kind = "python"` stands for all that names the script.
-fn place(script: &str, tables: &str) -> Option<Workplace> {
-    let python = python()?;
-    let place = Workplace::new();
-    fs::write(place.path("stage.py"), script).unwrap();
-    let keys = format!("kind = \"python\"\nscript = \"stage.py\"\npython = {python:?}");
-    let tables = tables.replace("kind = \"python\"", &keys);
-    place.write(format!("version = 1\n{tables}\n[devices]\nuse = [\"cpu\"]\n"));
-    Some(place)
-}
 
 const ITEMS: u64 = 48;
 
@@ -148,7 +137,7 @@ fn results(place: &Workplace, file: &str) -> Vec<Value> {
 
 #[test]
 fn pictures_bytes_and_labels_are_read_on_and_written_as_they_were_given_while_workers_die() {
-    let Some(place) = place(SCRIPT, TABLES) else { return };
+    let Some(place) = Workplace::with_script(SCRIPT, TABLES) else { return };
     write_pictures(&place);
     fs::create_dir(place.path("marks")).unwrap();
     place.run(&[]).must_exit(0).must_say(&["48 done, 0 failed"]);
@@ -211,7 +200,7 @@ def f(n):
     let tables = "[sources.rows]\nkind = \"range\"\nstop = 24\n[stages.f]\nkind = \"python\"\nfrom = \"rows\"\nworkers = 2\n\
         [stages.small]\nkind = \"image\"\nfrom = \"f.p\"\nsize = [2, 2]\n\
         [sinks.results]\nkind = \"jsonl\"\nfrom = \"small\"\n[limits]\nmemory = \"256MiB\"";
-    let Some(place) = place(script, tables) else { return };
+    let Some(place) = Workplace::with_script(script, tables) else { return };
     place.run(&[]).must_exit(65).must_say(&["21 done, 3 failed"]);
     let is_bad = |n: &u64| [3, 4, 17].contains(n);
     place.must_hold(&items("rows", (0..24).filter(|n| !is_bad(n))), &items("rows", (0..24).filter(is_bad)));
@@ -245,7 +234,7 @@ fn a_list_that_holds_pictures_is_refused_where_no_picture_can_go() {
         (sink("tar"), "cannot write"),
         (sink("parquet"), "cannot write"),
     ] {
-        let Some(place) = place(script, &format!("{head}{tables}")) else { return };
+        let Some(place) = Workplace::with_script(script, &format!("{head}{tables}")) else { return };
         let ended = place.on_file("check", &[]);
         ended.must_exit(78).must_say(&[says]);
     }

@@ -5,21 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 
-use crate::common::{Workplace, npy_of, python};
+use crate::common::{Workplace, npy_of};
 use orchestra_testkit::images::picture;
 use orchestra_testkit::records::items;
 use serde_json::{Value, json};
-
-/// A workplace with `stage.py`, and with these tables, in which stages of `kind = "python"` name a `function` and nothing else of the script.
-fn place(script: &str, tables: &str) -> Option<Workplace> {
-    let python = python()?;
-    let place = Workplace::new();
-    fs::write(place.path("stage.py"), script).unwrap();
-    let keys = format!("kind = \"python\"\nscript = \"stage.py\"\npython = {python:?}");
-    let tables = tables.replace("kind = \"python\"", &keys);
-    place.write(format!("version = 1\n{tables}\n[devices]\nuse = [\"cpu\"]\n"));
-    Some(place)
-}
 
 /// Results of a sink, by the indices of their items.
 fn results(place: &Workplace, file: &str) -> BTreeMap<u64, Value> {
@@ -83,7 +72,7 @@ fn a_generator_makes_parts_a_decision_drops_some_and_a_function_takes_all_that_a
          [stages.ordered]\nkind = \"python\"\nfunction = \"ordered\"\nfrom = \"all\"\n\
          [sinks.results]\nkind = \"jsonl\"\nfrom = \"ordered\"\n[sinks.kept]\nkind = \"jsonl\"\nfrom = \"kept\""
     );
-    let Some(place) = place(WORDS, &tables) else { return };
+    let Some(place) = Workplace::with_script(WORDS, &tables) else { return };
     write_rows(&place, (0..ITEMS).map(name));
     let is_bad = |id: &u64| id % 40 == 13;
     place.run(&[]).must_exit(65).must_say(&["195 done, 5 failed", "ValueError: a bad word (stage.py:8)"]);
@@ -134,7 +123,7 @@ fn a_row_for_which_a_function_gives_none_ends_as_one_that_filter_drops() {
     );
     // The first 200 items are dropped, and are no reason to stop the run.
     for (rule, kept) in [("id < 200 or id % 3 == 0", 67), ("True", 0)] {
-        let Some(place) = place(&KEEPS.replace("KEEPS", rule), &tables) else { return };
+        let Some(place) = Workplace::with_script(&KEEPS.replace("KEEPS", rule), &tables) else { return };
         write_rows(&place, (0..ITEMS).map(|id| format!("Nr. {id}")));
         place.run(&[]).must_exit(0).must_say(&["300 done, 0 failed"]);
         let is_kept = |id: &u64| kept > 0 && *id >= 200 && !id.is_multiple_of(3);
@@ -154,7 +143,7 @@ fn a_row_for_which_a_function_gives_none_ends_as_one_that_filter_drops() {
     }
     // Who forgets to return something is told.
     let forgets = KEEPS.replace("KEEPS", "id == 7").replace("drops=True, ", "");
-    let Some(place) = place(&forgets, &tables) else { return };
+    let Some(place) = Workplace::with_script(&forgets, &tables) else { return };
     write_rows(&place, (0..20).map(|id| id.to_string()));
     place
         .run(&[])
@@ -200,7 +189,7 @@ fn a_function_of_all_parts_has_their_texts_numbers_and_pixels() {
          [stages.all]\nkind = \"gather\"\nfrom = \"parts\"\n\
          [stages.suppress]\nkind = \"python\"\nfunction = \"suppress\"\nfrom = \"all\"\n\
          [sinks.results]\nkind = \"jsonl\"\nfrom = \"suppress\"";
-    let Some(place) = place(BOXES, tables) else { return };
+    let Some(place) = Workplace::with_script(BOXES, tables) else { return };
     fs::create_dir(place.path("pictures")).unwrap();
     let width = |index: u64| 7 + 4 * index as u32;
     for index in 0..ITEMS {
@@ -282,7 +271,7 @@ fn each_row_of_a_loop_in_python_has_the_rounds_that_it_needs() {
          [stages.grow]\nkind = \"python\"\nfunction = \"grow\"\nfrom = \"rows\"\nrounds = 30\nfeed = {{ name = \"name\" }}\nuntil = \"left < 1\"\n\
          [sinks.root]\nkind = \"jsonl\"\nfrom = \"root\"\n[sinks.grow]\nkind = \"jsonl\"\nfrom = \"grow\""
     );
-    let Some(place) = place(ROUNDS, &tables) else { return };
+    let Some(place) = Workplace::with_script(ROUNDS, &tables) else { return };
     let number = |index: u64| (index * index) as f64 * 37.5 + 0.1;
     let bytes: Vec<u8> = (0..ITEMS).flat_map(|index| number(index).to_le_bytes()).collect();
     fs::write(place.path("numbers.npy"), npy_of("<f8", &format!("({ITEMS},)"), &bytes)).unwrap();
@@ -384,7 +373,7 @@ fn what_python_cannot_loop_over_is_refused_with_the_reason() {
             &["it drops rows", "put a `filter` behind the stage"],
         ),
     ] {
-        let Some(place) = place(&script, &tables(keys)) else { return };
+        let Some(place) = Workplace::with_script(&script, &tables(keys)) else { return };
         write_rows(&place, ["one".to_owned()]);
         place.on_file("check", &[]).must_exit(78).must_say(says);
     }

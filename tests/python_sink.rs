@@ -108,7 +108,7 @@ fn a_run_that_is_killed_before_and_after_each_part_is_written_has_each_row_once(
     fs::remove_file(place.path("data/0.json")).unwrap();
     place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
     assert!(parts(&place).is_empty() && !before.is_empty());
-    let verified = place.command(&["verify", place.out().to_str().unwrap()]);
+    let verified = place.on_out("verify", &[]);
     verified.must_exit(0);
     assert!(verified.stdout.contains("records of sink `taken` are not of items, or cannot be read back"));
 }
@@ -219,7 +219,7 @@ def write(rows, part):
 #[test]
 fn what_is_wrong_with_the_script_or_the_columns_is_said_before_anything_runs() {
     let Some(python) = python() else { return };
-    let checked = |place: &Workplace| place.command(&["check", place.workflow().to_str().unwrap()]);
+    let checked = |place: &Workplace| place.on_file("check", &[]);
     for (from, to, words) in [
         ("@orchestra.sink", "", "no function has @orchestra.sink(..)"),
         ("write(rows, part)", "write(rows)", "write: a sink is called with two arguments, rows and part"),

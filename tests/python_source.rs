@@ -292,6 +292,6 @@ fn what_is_wrong_with_the_script_is_said_before_anything_runs() {
         (source("@orchestra.source(columns={'n': 'i64'})"), "paths = ['a']", "no key `paths`"),
     ] {
         let place = place(python, &script, keys);
-        place.command(&["check", place.workflow().to_str().unwrap()]).must_exit(78).must_say(&[words]);
+        place.on_file("check", &[]).must_exit(78).must_say(&[words]);
     }
 }

@@ -117,9 +117,7 @@ fn another_onnxruntime_is_named_and_nothing_is_touched() {
     assert_eq!(results(&place), before);
     place.run(&[]).must_exit(0);
     place.holds_exactly(201);
-    let workflow = place.workflow();
-    let fresh = ["run", workflow.to_str().unwrap(), "--fresh"];
-    place.start_command_with(&fresh, &with_other).wait().must_exit(0);
+    place.start_on_file("run", &["--fresh"], &with_other).wait().must_exit(0);
     place.holds_exactly(201);
 }
 

@@ -8,9 +8,7 @@ use serde_json::{Value, json};
 
 /// The tasks as `orchestra tasks` tells them, without a run.
 fn listed(place: &Workplace, more: &[&str]) -> String {
-    let file = place.workflow();
-    let ended = place.command(&[&["tasks", file.to_str().unwrap()], more].concat()).exited(0);
-    ended.stdout
+    place.on_file("tasks", more).exited(0).stdout
 }
 
 fn known(place: &Workplace) -> Value {

@@ -443,12 +443,9 @@ after = "broken"
     let began = Instant::now();
     run(&place, &[]).must_exit(65).must_say(&["3 tasks, 1 done, 1 failed, 1 skipped"]);
     let took = began.elapsed().as_secs_f64();
-    let (file, folder) = (place.workflow(), place.path(""));
+    let folder = place.path("");
     let variables = [("LD_LIBRARY_PATH", folder.to_str().unwrap()), ("CUDA_VISIBLE_DEVICES", "0")];
-    let tasks = |more: &[&str]| {
-        let all = [&["tasks", file.to_str().unwrap()], more].concat();
-        place.start_command_with(&all, &variables).wait().must_exit(0).stdout.clone()
-    };
+    let tasks = |more: &[&str]| place.start_on_file("tasks", more, &variables).wait().exited(0).stdout;
     let (table, json) = (tasks(&[]), serde_json::from_str::<Value>(&tasks(&["--json"])).unwrap());
     let train = cells(&table, "train");
     let column = |name: &str| train[name];

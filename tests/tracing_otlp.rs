@@ -214,11 +214,9 @@ fn a_collector_that_never_answers_costs_the_traces_and_the_end_is_bounded() {
 fn runs_under_faults_are_traced_each_with_an_id_of_its_own() {
     let collector = Collector::http(&[]);
     let place = Workplace::with_pictures(40);
-    let file = place.workflow();
-    let all = ["--set", "telemetry.slow=0s"];
-    let chaos = ["chaos", file.to_str().unwrap(), "--otlp", &collector.url(), "--items", "40", "--runs", "2"];
-    let chaos = [&chaos[..], &all].concat();
-    place.command(&chaos).must_exit(0);
+    let url = collector.url();
+    let chaos = ["--otlp", &url, "--items", "40", "--runs", "2", "--set", "telemetry.slow=0s"];
+    place.on_file("chaos", &chaos).must_exit(0);
     let spans: Vec<Span> = collector.spans().iter().map(span).collect();
     let ids = |name: &str| -> BTreeSet<String> {
         let named = spans.iter().filter(|span| span.name == name);
@@ -232,9 +230,9 @@ fn runs_under_faults_are_traced_each_with_an_id_of_its_own() {
 fn the_log_names_the_trace_of_each_batch() {
     let collector = Collector::http(&[]);
     let place = Workplace::with_pictures(40);
-    let file = place.workflow();
-    let run = ["run", file.to_str().unwrap(), "--otlp", &collector.url(), "--log-files", "json"];
-    place.start_command_with(&run, &[("RUST_LOG", "orchestra_runtime=debug")]).wait().must_exit(0);
+    let url = collector.url();
+    let (more, debug) = (["--otlp", &url, "--log-files", "json"], [("RUST_LOG", "orchestra_runtime=debug")]);
+    place.start_on_file("run", &more, &debug).wait().must_exit(0);
     let log = std::fs::read_to_string(place.out().join("logs/scans.log")).unwrap();
     let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let spans = collector.spans();

@@ -207,6 +207,17 @@ impl Workplace {
         self.start_command_with(&run, variables).wait()
     }
 
+    /// One with `stage.py` and these tables, in which `kind = "python"` stands for all that names the script; `None`: the test is skipped.
+    #[track_caller]
+    pub fn with_script(script: &str, tables: &str) -> Option<Self> {
+        let python = python()?;
+        let keys = format!("kind = \"python\"\nscript = \"stage.py\"\npython = {python:?}");
+        let tables = tables.replace("kind = \"python\"", &keys);
+        let place = Self::of(format!("version = 1\n{tables}\n[devices]\nuse = [\"cpu\"]\n"));
+        fs::write(place.path("stage.py"), script).unwrap();
+        Some(place)
+    }
+
     /// One with a workflow file of these tables.
     pub fn with_slots(slots: usize, tables: &str) -> Self {
         let place = Self::new();
@@ -335,10 +346,7 @@ impl Workplace {
 
     /// `orchestra run workflow.toml` with more arguments, started.
     pub fn start(&self, arguments: &[&str]) -> Run {
-        let workflow = self.workflow();
-        let mut all = vec!["run", workflow.to_str().unwrap()];
-        all.extend(arguments);
-        self.start_command(&all)
+        self.start_on_file("run", arguments, &[])
     }
 
     /// `orchestra run workflow.toml` with more arguments, from start to end.
@@ -348,7 +356,7 @@ impl Workplace {
 
     /// `orchestra run workflow.toml` with these variables in its environment, started.
     pub fn start_with(&self, variables: &[(&str, &str)]) -> Run {
-        self.start_command_with(&["run", self.workflow().to_str().unwrap()], variables)
+        self.start_on_file("run", &[], variables)
     }
 
     /// The same, from start to end.
@@ -356,14 +364,24 @@ impl Workplace {
         self.start_with(variables).wait()
     }
 
+    /// `orchestra COMMAND workflow.toml` with more arguments, and these variables in its environment, started.
+    pub fn start_on_file(&self, command: &str, more: &[&str], variables: &[(&str, &str)]) -> Run {
+        self.start_command_with(&[&[command, self.workflow().to_str().unwrap()], more].concat(), variables)
+    }
+
     /// `orchestra COMMAND workflow.toml` with more arguments, from start to end.
     pub fn on_file(&self, command: &str, more: &[&str]) -> Ended {
-        self.command(&[&[command, self.workflow().to_str().unwrap()], more].concat())
+        self.on(command, &self.workflow(), more)
     }
 
     /// `orchestra COMMAND out` with more arguments, from start to end.
     pub fn on_out(&self, command: &str, more: &[&str]) -> Ended {
-        self.command(&[&[command, self.out().to_str().unwrap()], more].concat())
+        self.on(command, &self.out(), more)
+    }
+
+    /// `orchestra COMMAND PATH` with more arguments, from start to end.
+    pub fn on(&self, command: &str, path: &Path, more: &[&str]) -> Ended {
+        self.command(&[&[command, path.to_str().unwrap()], more].concat())
     }
 
     pub fn start_command(&self, arguments: &[&str]) -> Run {
