@@ -188,10 +188,9 @@ fn devices_table(report: &RunReport) -> Markup {
     let devices = report.status.devices.iter().map(|device| {
         let usage = &device.usage;
         let gib = |bytes: Option<u64>| {
-            bytes.map_or_else(
-                || table::none(),
-                |bytes| table::number(bytes as f64, format!("{:.2} GiB", bytes as f64 / GIB)),
-            )
+            bytes.map_or_else(table::none, |bytes| {
+                table::number(bytes as f64, format!("{:.2} GiB", bytes as f64 / GIB))
+            })
         };
         vec![
             table::text(&device.device),
@@ -202,14 +201,14 @@ fn devices_table(report: &RunReport) -> Markup {
             gib(usage.worker_memory_max),
             usage
                 .worker_cpu_seconds
-                .map_or_else(|| table::none(), |seconds| table::number(seconds, elapsed(seconds))),
+                .map_or_else(table::none, |seconds| table::number(seconds, elapsed(seconds))),
             gib(usage.memory_used_max),
             usage
                 .utilization_mean
-                .map_or_else(|| table::none(), |mean| table::number(mean, format!("{:.0} %", mean * 100.0))),
+                .map_or_else(table::none, |mean| table::number(mean, format!("{:.0} %", mean * 100.0))),
             usage
                 .power_mean_watts
-                .map_or_else(|| table::none(), |watts| table::number(watts, format!("{watts:.0} W"))),
+                .map_or_else(table::none, |watts| table::number(watts, format!("{watts:.0} W"))),
             table::text(device.lost.clone().unwrap_or_default()),
         ]
     });
