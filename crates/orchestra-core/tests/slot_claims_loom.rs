@@ -82,6 +82,16 @@ impl Pool {
         self.claims.publish(slot, rows.len())
     }
 
+    /// Closes the slot of its row, so that it is full with that row, unless another thread has.
+    fn write_last(&self, value: usize) {
+        let Claim { slot, rows, closes } = self.claim(1).expect("it is not shut");
+        set(&self.claims.slot(slot).rows[rows.start], value);
+        let closed = closes.or_else(|| self.claims.close_slot(slot));
+        let by_close = closed.and_then(|closed| self.end(closed));
+        assert!(by_close.is_none(), "a row is still to be published");
+        self.claims.publish(slot, 1).into_iter().for_each(|complete| self.give_back(complete));
+    }
+
     fn end(&self, closed: Closed) -> Option<Complete> {
         let cells = self.claims.slot(closed.slot);
         set(&cells.closed_by, get(&cells.closed_by) + 1);
@@ -151,6 +161,18 @@ fn rows_that_are_claimed_together_go_on_in_the_next_slot_and_none_is_lost() {
         pool.write_all(3..6);
         join(writers);
         assert!(pool.ends_with(5).iter().all(|rows| (1..=3).contains(rows)));
+    });
+}
+
+#[test]
+fn a_slot_that_is_closed_by_one_of_its_rows_is_closed_once_and_no_other_is() {
+    all_orders(3, || {
+        let pool = pool(2, 1, 2);
+        let writers = [spawn(&pool, |p| p.write_last(1)), spawn(&pool, |p| p.write_last(2))];
+        pool.write(3);
+        pool.close();
+        join(writers);
+        assert!(pool.ends_with(3).iter().all(|rows| (1..=2).contains(rows)));
     });
 }
 
