@@ -164,7 +164,7 @@ fn each_command_is_done_once_and_each_row_has_one_record_whenever_the_run_is_kil
     drop(fs::remove_file(place.path("keeper-train")));
     kill_when("a training is at work", &|| place.path("keeper-train").exists());
     // An attempt whose start was noted and whose keeper was not there yet has no file.
-    let begun = (1..100).filter(|attempt| curves(&place, *attempt).exists()).last().unwrap();
+    let begun = (1..100).rev().find(|attempt| curves(&place, *attempt).exists()).unwrap();
     assert_eq!(curve(&place, begun), [0.25], "its keeper has outlived the run");
     may_go_on(&place, "train");
     kill_when("the last command is at work", &|| place.path("keeper-upload").exists());
