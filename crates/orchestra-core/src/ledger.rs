@@ -273,9 +273,7 @@ impl Ledger {
         if died.evidence == Evidence::Strong && !gone.broken && !no_memory && !begun.is_empty() {
             self.history.died(gone.device);
         }
-        let words =
-            if last_words.is_empty() { String::new() } else { format!("; its last words: {last_words}") };
-        let error = format!("the worker {exit}{words}");
+        let error = death_in_words(exit, last_words);
         let kind = if *exit == WorkerExit::Hung { FailureKind::Timeout } else { FailureKind::Crash };
         let mut outcomes = Vec::with_capacity(gone.holds.len());
         // Requeued last to first, so that the oldest ends up at the very front.
@@ -394,6 +392,11 @@ impl Batch {
     fn failed(self, kind: FailureKind, error: String) -> FailedRow {
         FailedRow { rows: self.rows, kind, error, attempts: self.attempts }
     }
+}
+
+fn death_in_words(exit: &WorkerExit, last_words: &str) -> String {
+    let words = if last_words.is_empty() { String::new() } else { format!("; its last words: {last_words}") };
+    format!("the worker {exit}{words}")
 }
 
 #[cfg(test)]

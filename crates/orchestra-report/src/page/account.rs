@@ -67,10 +67,6 @@ pub fn verdict(report: &RunReport) -> Markup {
             counted(all as u64, "task", "tasks")
         ),
     };
-    let rate = match status.items_per_second > 0.0 {
-        true => format!(", {} items/s", per_second(status.items_per_second)),
-        false => String::new(),
-    };
     html! {
         p.verdict.(class) {
             strong { (if report.is_service { "The service" } else { "The run" }) " " (said(report)) "." } " " (of_items) " " (of_tasks)
@@ -78,7 +74,7 @@ pub fn verdict(report: &RunReport) -> Markup {
         }
         p.facts {
             "Started " (began(report)) " UTC"
-            @if report.is_ended { ", took " (elapsed(status.seconds)) (rate) }
+            @if report.is_ended { ", took " (elapsed(status.seconds)) @if status.items_per_second > 0.0 { ", " (per_second(status.items_per_second)) " items/s" } }
             @if report.history.n_starts() > 1 { ", in " (report.history.n_starts()) " starts" }
             ". " (restarts(report))
         }
